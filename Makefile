@@ -1,0 +1,106 @@
+# infopt: `make run` and `make test` are all that a newcomer needs; `make help` lists the rest.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+# Exact versions; empty (`make run CONSTRAINTS=`) lets pip choose, as a CUDA machine needs.
+CONSTRAINTS ?= envs/constraints-cpu.txt
+# A place with CPU wheels of torch, where pip's own index has only the large CUDA build:
+# make run TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+# Extra arguments of Snakemake, pytest, ... : make run ARGS="--configfile config/gpu.yaml"
+ARGS ?=
+
+PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check \
+	$(if $(CONSTRAINTS),-c $(CONSTRAINTS)) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+STAMP := $(VENV)/.infopt-installed
+DEV_STAMP := $(VENV)/.infopt-dev-installed
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+NBSTRIPOUT := nbstripout --extra-keys "metadata.language_info.version"
+
+# Tools of the environment come first; idle OpenMP threads sleep instead of spinning on the cores
+# that another process needs.
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+export OMP_WAIT_POLICY ?= PASSIVE
+unexport PYTHONPATH
+
+.PHONY: help install install-dev run test test-all lint format report notebook doctor clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@echo; echo "Variables: PYTHON=$(PYTHON) VENV=$(VENV) CORES=$(CORES) CONSTRAINTS=$(CONSTRAINTS)" \
+		"TORCH_INDEX=$(TORCH_INDEX) ARGS=$(ARGS)"
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+		echo "infopt needs Python 3.11 to 3.13, but $(PYTHON) is $$($(PYTHON) --version 2>&1)." \
+			"Try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@echo "Creating the environment $(VENV)"
+	@$(PYTHON) -m venv $(VENV) || { \
+		rm -rf $(VENV); \
+		echo "No environment could be made. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+
+$(STAMP): pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
+	@echo "Installing PyTorch and infopt into $(VENV) (a few minutes, once)"
+	$(PIP) torch$(if $(CONSTRAINTS),==2.13.0)
+	$(PIP) --editable .
+	@touch $@
+
+$(DEV_STAMP): $(STAMP)
+	@echo "Installing the tools for development into $(VENV)"
+	$(PIP) --editable ".[dev]"
+	@touch $@
+
+install: $(STAMP)  ## create the environment and install infopt (done once)
+
+install-dev: $(DEV_STAMP)  ## the same with the tools for tests and style
+
+run: install  ## run the whole pipeline with the CPU default; results/ holds what it found
+	snakemake --cores $(CORES) $(ARGS)
+	@echo
+	@infopt recommend results/recommendation.yaml
+	@echo
+	@echo "Recommendation  results/recommendation.yaml"
+	@echo "Notebooks       results/notebooks/*.html (and .ipynb, executed)"
+	@echo "Tables          results/tables/*.parquet    Records  results/runs/*/*.json"
+	@echo "Next            make report   or   make notebook"
+
+report: install  ## write results/report.html, one page with every figure and table
+	snakemake --cores $(CORES) --report results/report.html $(ARGS)
+
+test: install-dev  ## fast test suite (no GPU, nothing slow)
+	pytest -m "not slow and not gpu" $(ARGS)
+
+test-all: install-dev  ## every test that this machine can run
+	pytest $(ARGS)
+
+lint: install-dev  ## style, types, workflow, notebooks, spelling
+	ruff check .
+	ruff format --check .
+	pyright
+	snakefmt --check Snakefile workflow
+	snakemake --lint
+	$(if $(NOTEBOOKS),$(NBSTRIPOUT) --verify $(NOTEBOOKS))
+	codespell
+
+format: install-dev  ## repair what the tools can repair
+	ruff check --fix .
+	ruff format .
+	snakefmt Snakefile workflow
+	$(if $(NOTEBOOKS),$(NBSTRIPOUT) $(NOTEBOOKS))
+
+notebook: install  ## open the notebooks in Jupyter
+	@if command -v jupyter-lab >/dev/null; then jupyter lab notebooks; \
+	elif command -v jupyter-notebook >/dev/null; then jupyter notebook notebooks; \
+	else echo "Jupyter is not installed. Get it with: $(VENV)/bin/pip install -e '.[jupyter]'"; exit 1; fi
+
+doctor: install  ## what this machine can run, and what is missing
+	infopt doctor
+
+clean:  ## remove results and caches (the environment and fetched models stay)
+	rm -rf results .snakemake .pytest_cache .ruff_cache .hypothesis build dist
+	find src tests workflow kernels -name __pycache__ -type d -prune -exec rm -rf {} +

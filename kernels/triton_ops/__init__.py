@@ -1,0 +1,1 @@
+"""Triton kernels, one module per op; `infopt.ops` imports them only where they can run."""

@@ -1,0 +1,238 @@
+"""Roofline accounting: what a step must read and compute, and how close it came to the machine.
+
+A step's bytes are those that any implementation has to move: each weight once, the embedding rows
+of its tokens, the KV rows it reads and writes. Activations are left out; they stay in caches at the
+sizes of a step. Its FLOPs are two per weight and token plus four per attention pair and query
+channel. The bound is then
+
+    t >= max(bytes / bandwidth, flops / peak)
+
+and the regime says which side of it a measured step is on. The same formulas give the published
+figures: 2 * N * T + 2 * L * d * T^2 FLOPs for a causal prefill, W + n * kv bytes for a decode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from infopt.engine.stats import StepStats
+from infopt.errors import MeasurementError
+from infopt.models.config import ModelConfig
+
+Regime = Literal["weight-bandwidth", "kv-bandwidth", "compute", "overhead"]
+
+OVERHEAD_FACTOR = 2.0
+"""A step slower than this many times its bound is limited by neither side of it, but by overhead:
+launches, Python, unfused passes, threads that wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Bytes per stored value; fractions are fine (int4 in groups of 64 with scales: 0.53).
+
+    Attributes:
+        weight_bytes: Linear layers.
+        kv_bytes: Keys and values.
+        embedding_bytes: Embedding table; default is ``weight_bytes``.
+        head_bytes: Output head; default is ``embedding_bytes``.
+    """
+
+    weight_bytes: float
+    kv_bytes: float
+    embedding_bytes: float | None = None
+    head_bytes: float | None = None
+
+    @property
+    def embedding(self) -> float:
+        """Bytes per embedding value."""
+        return self.weight_bytes if self.embedding_bytes is None else self.embedding_bytes
+
+    @property
+    def head(self) -> float:
+        """Bytes per head value."""
+        return self.embedding if self.head_bytes is None else self.head_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MachinePeaks:
+    """What the machine can do at most, as measured on it; None is unknown.
+
+    Attributes:
+        bytes_per_s: Memory bandwidth.
+        flops_per_s: Matrix multiplication in the compute type.
+    """
+
+    bytes_per_s: float | None
+    flops_per_s: float | None
+
+    @property
+    def ridge_flops_per_byte(self) -> float | None:
+        """Intensity at which both limits meet."""
+        if not self.bytes_per_s or not self.flops_per_s:
+            return None
+        return self.flops_per_s / self.bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Counted work of one or more steps.
+
+    Attributes:
+        weight_bytes: Weights of layers and head.
+        embedding_bytes: Embedding rows of the tokens.
+        kv_read_bytes: Keys and values read.
+        kv_write_bytes: Keys and values written.
+        linear_flops: Matrix products with weights.
+        attention_flops: Scores and weighted sums.
+    """
+
+    weight_bytes: float = 0.0
+    embedding_bytes: float = 0.0
+    kv_read_bytes: float = 0.0
+    kv_write_bytes: float = 0.0
+    linear_flops: float = 0.0
+    attention_flops: float = 0.0
+
+    @property
+    def kv_bytes(self) -> float:
+        """Keys and values moved."""
+        return self.kv_read_bytes + self.kv_write_bytes
+
+    @property
+    def num_bytes(self) -> float:
+        """All bytes."""
+        return self.weight_bytes + self.embedding_bytes + self.kv_bytes
+
+    @property
+    def flops(self) -> float:
+        """All floating-point operations."""
+        return self.linear_flops + self.attention_flops
+
+    def __add__(self, other: StepCost) -> StepCost:
+        """Add the work of two steps."""
+        return StepCost(*(getattr(self, n) + getattr(other, n) for n in self.__slots__))
+
+    def to_dict(self) -> dict[str, float]:
+        """Return plain data."""
+        return {n: getattr(self, n) for n in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class RooflinePoint:
+    """Measured work against the machine's limits; what depends on an unknown peak is None.
+
+    Attributes:
+        cost: Counted work.
+        measured_s: Time it took.
+        predicted_s: The bound.
+        mbu: Share of the memory bandwidth that was used.
+        mfu: Share of the peak FLOP/s that was used.
+        regime: What limited it.
+    """
+
+    cost: StepCost
+    measured_s: float
+    predicted_s: float | None
+    mbu: float | None
+    mfu: float | None
+    regime: Regime | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for a result record."""
+        return {
+            "cost": self.cost.to_dict(),
+            "bytes": self.cost.num_bytes,
+            "flops": self.cost.flops,
+            "measured_s": self.measured_s,
+            "predicted_s": self.predicted_s,
+            "mbu": self.mbu,
+            "mfu": self.mfu,
+            "regime": self.regime,
+        }
+
+
+def linear_parameters_per_layer(config: ModelConfig) -> int:
+    """Return the weights of one layer's matrices, biases included."""
+    attention = config.hidden_size * (config.query_size + 2 * config.kv_size)
+    attention += config.query_size * config.hidden_size
+    bias = (config.query_size + 2 * config.kv_size) if config.qkv_bias else 0
+    bias += config.hidden_size if config.output_bias else 0
+    bias += (2 * config.intermediate_size + config.hidden_size) if config.mlp_bias else 0
+    return attention + 3 * config.hidden_size * config.intermediate_size + bias
+
+
+def step_cost(step: StepStats, config: ModelConfig, precision: Precision) -> StepCost:
+    """Count the bytes and FLOPs of one engine step.
+
+    Args:
+        step: Record of the step.
+        config: The model.
+        precision: Bytes per stored value.
+    """
+    num_full = config.layer_kinds.count("full")
+    num_window = config.num_layers - num_full
+    layer_weights = config.num_layers * linear_parameters_per_layer(config)
+    head_weights = config.vocab_size * config.hidden_size
+    kv_row_bytes = 2 * config.kv_size * precision.kv_bytes  # of one token in one layer
+    num_new_rows = step.num_prefill_tokens + step.num_decode_tokens
+    has_head = step.num_logit_rows > 0
+    return StepCost(
+        weight_bytes=layer_weights * precision.weight_bytes
+        + (head_weights * precision.head if has_head else 0.0),
+        embedding_bytes=step.num_tokens * config.hidden_size * precision.embedding,
+        kv_read_bytes=kv_row_bytes
+        * (num_full * step.num_context_tokens + num_window * step.num_window_tokens),
+        kv_write_bytes=kv_row_bytes * config.num_layers * num_new_rows,
+        linear_flops=2.0 * layer_weights * step.num_tokens
+        + 2.0 * head_weights * step.num_logit_rows,
+        attention_flops=4.0
+        * config.query_size
+        * (num_full * step.num_attention_pairs + num_window * step.num_window_pairs),
+    )
+
+
+def predicted_seconds(cost: StepCost, peaks: MachinePeaks) -> float | None:
+    """Return the least time the work can take; None if a peak is unknown."""
+    if not peaks.bytes_per_s or not peaks.flops_per_s:
+        return None
+    return max(cost.num_bytes / peaks.bytes_per_s, cost.flops / peaks.flops_per_s)
+
+
+def roofline_point(cost: StepCost, measured_s: float, peaks: MachinePeaks) -> RooflinePoint:
+    """Place measured work under the machine's limits.
+
+    Args:
+        cost: Counted work.
+        measured_s: Time it took, in seconds (> 0).
+        peaks: The machine.
+    """
+    if not measured_s > 0:
+        raise MeasurementError(
+            f"A roofline needs a positive duration, got {measured_s!r} s.",
+            field="measured_s",
+            value=measured_s,
+        )
+    predicted = predicted_seconds(cost, peaks)
+    bandwidth, peak = peaks.bytes_per_s, peaks.flops_per_s
+    return RooflinePoint(
+        cost=cost,
+        measured_s=measured_s,
+        predicted_s=predicted,
+        mbu=cost.num_bytes / (measured_s * bandwidth) if bandwidth else None,
+        mfu=cost.flops / (measured_s * peak) if peak else None,
+        regime=_regime(cost, measured_s, predicted, peaks),
+    )
+
+
+def _regime(
+    cost: StepCost, measured_s: float, predicted_s: float | None, peaks: MachinePeaks
+) -> Regime | None:
+    if predicted_s is None or not peaks.bytes_per_s:
+        return None
+    if measured_s > OVERHEAD_FACTOR * predicted_s:
+        return "overhead"
+    if predicted_s > cost.num_bytes / peaks.bytes_per_s:
+        return "compute"
+    weights = cost.weight_bytes + cost.embedding_bytes
+    return "weight-bandwidth" if weights >= cost.kv_bytes else "kv-bandwidth"

@@ -1,0 +1,52 @@
+"""``infopt doctor``: what this machine can run, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from infopt.cli.console import output, print_json
+from infopt.cli.models import RegistryOption, load_registry
+
+if TYPE_CHECKING:
+    from infopt.doctor import Section
+
+MARKS = {"ok": "[green]ok[/]", "info": "", "warning": "[bold yellow]warning[/]", "missing": "none"}
+
+
+def doctor(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    self_test: Annotated[
+        bool, typer.Option(help="Multiply for a few seconds to see whether batch invariance holds.")
+    ] = True,
+    registry: RegistryOption = None,
+) -> None:
+    """Say what this machine can run, what is missing, and how to get it."""
+    from infopt.doctor import examine, to_dict
+
+    load_registry(registry)
+    sections = examine(self_test=self_test)
+    if as_json:
+        print_json(to_dict(sections))
+        return
+    for section in sections:
+        output().print(_table(section))
+
+
+def _table(section: Section) -> Table:
+    table = Table(
+        title=f"[bold]{section.title}[/]", title_justify="left", show_header=False, box=None
+    )
+    table.add_column(min_width=4)
+    table.add_column(min_width=20, overflow="fold")
+    table.add_column(overflow="fold")
+    for check in section.checks:
+        detail = escape(check.detail)
+        if check.remedy and check.status in ("missing", "warning"):
+            detail += f"\n[cyan]{escape(check.remedy)}[/]"
+        table.add_row(MARKS[check.status], escape(check.name), detail)
+    return table

@@ -1,0 +1,98 @@
+"""The engine options that all commands share, and how a configuration is put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from infopt.cli.options import Group
+from infopt.config import EngineConfig
+from infopt.errors import ConfigError
+
+DEFAULT_MODEL = "smollm2-135m-instruct-q4_1"
+"""What runs when no model is named: small, free to use, and available from a package index."""
+
+ENGINE_OPTIONS = Group(
+    EngineConfig,
+    title="Engine",
+    skip=("model",),
+    prefix="engine_",
+    prefixed=("seed",),  # --seed is the sampler's
+)
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="Registry slug, folder with a checkpoint, or GGUF file.",
+        show_default=DEFAULT_MODEL,
+    ),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help="YAML file with engine options, or a recommendation; options given here win over it.",
+    ),
+]
+
+
+def build_config(
+    model: str | None, config_file: Path | None, options: Mapping[str, Any]
+) -> EngineConfig:
+    """Merge defaults, file and options, the later ones winning.
+
+    Raises:
+        ConfigError: For an unreadable file, an unknown key or an impossible value.
+    """
+    values = {"model": DEFAULT_MODEL} | (read_engine_section(config_file) if config_file else {})
+    if model is not None:
+        values["model"] = model
+    return EngineConfig.from_dict(values | dict(options))
+
+
+def read_engine_section(path: Path) -> dict[str, Any]:
+    """Return the engine options in a YAML file: its ``engine`` entry, or the file itself.
+
+    Raises:
+        ConfigError: If the file cannot be read or holds no mapping.
+    """
+    data = read_yaml(path)
+    section = data.get("engine", data)
+    if not isinstance(section, dict):
+        raise ConfigError(
+            f"'engine' in {path} must be a mapping of options, got {section!r}.",
+            field="engine",
+            value=section,
+        )
+    return section
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping.
+
+    Raises:
+        ConfigError: If there is no such file or it holds something else.
+    """
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"Cannot read {path}: {error}.", field="config", value=str(path)
+        ) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"{path} is not valid YAML: {error}", field="config", value=str(path)
+        ) from error
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{path} must hold a mapping of options.", field="config", value=str(path)
+        )
+    return data

@@ -1,0 +1,72 @@
+"""The Typer application: global options, named errors, and the commands."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from infopt import __version__
+from infopt.cli.bench import bench
+from infopt.cli.console import print_error
+from infopt.cli.doctor import doctor
+from infopt.cli.generate import generate
+from infopt.cli.models import models_app
+from infopt.cli.recommend import recommend
+from infopt.errors import InfoptError
+
+EXIT_USER_ERROR = 2
+"""Exit code of everything the user can fix, as for a misspelt option."""
+
+
+class ErrorGroup(TyperGroup):
+    """Command group that prints an `InfoptError` as a message; a bug keeps its traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; a user's mistake is one message and exit code 2."""
+        try:
+            return super().invoke(ctx)
+        except InfoptError as error:
+            if ctx.params.get("debug"):
+                raise
+            print_error(error)
+            raise typer.Exit(EXIT_USER_ERROR) from error
+
+
+app = typer.Typer(
+    name="infopt",
+    cls=ErrorGroup,
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    help="Finds, proves and serves the LLM-inference configuration that meets your objective.",
+)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"infopt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global_options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", envvar="INFOPT_DEBUG", help="Show the traceback of an error."),
+    ] = False,
+) -> None:
+    """Hold the options that every command shares."""
+
+
+app.command("generate")(generate)
+app.command("bench")(bench)
+app.command("doctor")(doctor)
+app.command("recommend")(recommend)
+app.add_typer(models_app, name="models")

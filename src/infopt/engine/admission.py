@@ -1,0 +1,101 @@
+"""Checks a request against the limits of an engine before anything is queued."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infopt.errors import CapacityError, PromptError, PromptTooLongError, SamplingParamsError
+from infopt.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class RequestChecker:
+    """The limits.
+
+    Attributes:
+        num_token_ids: Ids at or above this do not exist (padding of the embedding included).
+        max_model_len: Most tokens of prompt and output.
+        pool_tokens: Most tokens of one sequence that the page pool can hold.
+    """
+
+    num_token_ids: int
+    max_model_len: int
+    pool_tokens: int
+
+    def check(self, token_ids: list[int], params: SamplingParams) -> int:
+        """Check prompt and parameters.
+
+        Returns:
+            The output limit: ``max_tokens``, or what fits where none is given or the pool is
+            smaller than ``max_model_len``.
+
+        Raises:
+            PromptError: Empty prompt or ids outside the vocabulary.
+            PromptTooLongError: Prompt (and asked-for output) beyond ``max_model_len``.
+            CapacityError: Prompt beyond the pool.
+            SamplingParamsError: Ids outside the vocabulary in ``logit_bias`` or stops.
+        """
+        self._check_ids(token_ids, params)
+        room = self._room(len(token_ids), params)
+        limit = room if params.max_tokens is None else min(params.max_tokens, room)
+        if params.min_tokens > limit:
+            raise PromptTooLongError(
+                f"min_tokens={params.min_tokens} does not fit: a prompt of {len(token_ids)} tokens "
+                f"leaves room for {room}.",
+                field="min_tokens",
+                value=params.min_tokens,
+            )
+        return limit
+
+    def _check_ids(self, token_ids: list[int], params: SamplingParams) -> None:
+        if not token_ids:
+            raise PromptError("the prompt is empty.", field="prompt", remedy="Give a token or two.")
+        for token_id in token_ids:
+            if not isinstance(token_id, int) or not 0 <= token_id < self.num_token_ids:
+                raise PromptError(
+                    f"token id {token_id!r} is outside 0 .. {self.num_token_ids - 1}.",
+                    field="prompt",
+                    value=token_id,
+                )
+        named = {"logit_bias": params.logit_bias, "stop_token_ids": params.stop_token_ids}
+        for field, ids in named.items():
+            for token_id in ids:
+                if token_id >= self.num_token_ids:
+                    raise SamplingParamsError(
+                        f"{field}: token id {token_id} is outside 0 .. {self.num_token_ids - 1}.",
+                        field=field,
+                        value=token_id,
+                    )
+
+    def _room(self, num_prompt: int, params: SamplingParams) -> int:
+        """Return how many tokens can follow the prompt.
+
+        The newest token needs no keys and values, but the room is counted as if it did: the limit
+        is on prompt + output.
+        """
+        asked = params.max_tokens
+        least = 1 if asked is None else min(asked, 1)
+        if num_prompt + least > self.max_model_len:
+            raise PromptTooLongError(
+                f"the prompt has {num_prompt} tokens, max_model_len is {self.max_model_len}"
+                + (", which leaves no room for an answer." if least else "."),
+                field="prompt",
+                value=num_prompt,
+                remedy="Shorten the prompt or raise max_model_len.",
+            )
+        if asked is not None and num_prompt + asked > self.max_model_len:
+            raise PromptTooLongError(
+                f"the prompt has {num_prompt} tokens and max_tokens is {asked}: together more than "
+                f"max_model_len, which is {self.max_model_len}.",
+                field="max_tokens",
+                value=asked,
+                remedy=f"Ask for at most {self.max_model_len - num_prompt} tokens.",
+            )
+        if num_prompt + least > self.pool_tokens:
+            raise CapacityError(
+                f"the prompt has {num_prompt} tokens, the KV pool holds {self.pool_tokens}.",
+                field="prompt",
+                value=num_prompt,
+                remedy="Shorten the prompt or raise kv_cache_memory_gib (or num_kv_pages).",
+            )
+        return min(self.max_model_len, self.pool_tokens) - num_prompt

@@ -1,0 +1,454 @@
+"""The engine: requests in, one step at a time, outputs out.
+
+    engine.add_request("a", [1, 2, 3], SamplingParams(max_tokens=8))
+    while engine.has_unfinished:
+        for output in engine.step():
+            ...
+
+A step is: schedule -> swap copies -> model -> sample -> commit. The engine is single-threaded and
+holds no lock; whoever shares it between threads must.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from infopt.cache.manager import CacheManager
+from infopt.config import EngineConfig
+from infopt.engine.admission import RequestChecker
+from infopt.engine.clock import Clock
+from infopt.engine.detokenizer import Detokenizer
+from infopt.engine.logprobs import with_text
+from infopt.engine.request import Request
+from infopt.engine.runner import ModelRunner
+from infopt.engine.sampler import SamplingRow, derive_seed, position_logprobs, sample
+from infopt.engine.scheduler import ScheduledSequence, Scheduler, StepPlan
+from infopt.engine.sequence import Sequence
+from infopt.engine.stats import EngineStats, StepStats, StepTimer, count_step
+from infopt.errors import CapacityError, PromptError, QueueFullError
+from infopt.models.tokenizer import Tokenizer
+from infopt.outputs import FinishReason, PositionLogprobs, RequestMetrics, RequestOutput
+from infopt.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """What an engine is put together from (see `infopt.engine.loader.build_engine`).
+
+    Attributes:
+        runner: Runs the model.
+        cache: Pages.
+        checker: Limits that requests are checked against.
+        num_swap_pages: Host pages for swapping.
+        tokenizer: None works on token ids alone.
+        description: Facts fixed at load time, reported by ``Engine.describe``.
+    """
+
+    runner: ModelRunner
+    cache: CacheManager
+    checker: RequestChecker
+    num_swap_pages: int
+    tokenizer: Tokenizer | None
+    description: dict[str, object]
+
+
+class Engine:
+    """Continuous batching over a paged cache.
+
+    Args:
+        config: How to run.
+        parts: Loaded model and pages.
+        clock: Source of time.
+    """
+
+    def __init__(self, config: EngineConfig, parts: EngineParts, clock: Clock) -> None:
+        """Start idle."""
+        self.config, self.clock, self.tokenizer = config, clock, parts.tokenizer
+        self.runner, self.cache, self.checker = parts.runner, parts.cache, parts.checker
+        self.scheduler = Scheduler(config, parts.cache, parts.num_swap_pages)
+        self.stats = EngineStats()
+        self.step_log: list[StepStats] | None = None
+        self._description = parts.description
+        self._eos_token_ids = parts.runner.model.config.eos_token_ids
+        self._requests: dict[str, Request] = {}
+        self._ended_early: dict[str, Request] = {}
+        self._seeds = random.Random(config.seed)
+        self._next_seq_id = 0
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether a step has anything to do."""
+        return self.scheduler.has_unfinished or bool(self._ended_early)
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: str | list[int],
+        params: SamplingParams,
+        *,
+        arrival_s: float | None = None,
+    ) -> None:
+        """Queue a request.
+
+        Args:
+            request_id: Unique among unfinished requests.
+            prompt: Text, or token ids that are used as they are.
+            params: How to sample and when to stop.
+            arrival_s: When it was due, on the engine's clock (default: now).
+
+        Raises:
+            PromptError: Empty prompt, bad ids, or an id that is in use.
+            PromptTooLongError: The prompt and ``max_tokens`` do not fit ``max_model_len``.
+            CapacityError: The prompt can never fit the page pool.
+            SamplingParamsError: A token id outside the vocabulary in ``logit_bias`` or stops.
+            QueueFullError: ``max_num_waiting`` requests are waiting.
+        """
+        if request_id in self._requests:
+            raise PromptError(
+                f"request id {request_id!r} is in use.", field="request_id", value=request_id
+            )
+        limit = self.config.max_num_waiting
+        if limit is not None and len(self.scheduler.waiting) + params.n > limit:
+            raise QueueFullError(
+                f"{len(self.scheduler.waiting)} requests are waiting, the limit is {limit}.",
+                field="max_num_waiting",
+                value=limit,
+                remedy="Retry later, or raise max_num_waiting.",
+            )
+        token_ids = self._tokens_of(prompt, params)
+        max_tokens = self.checker.check(token_ids, params)
+        arrival = self.clock.now() if arrival_s is None else arrival_s
+        sequences = self._fork(request_id, token_ids, params, max_tokens, arrival)
+        text = prompt if isinstance(prompt, str) else None
+        detokenizers = [self._detokenizer(params) for _ in sequences]
+        self._requests[request_id] = Request.create(text, sequences, detokenizers)
+        for sequence in sequences:
+            self.scheduler.add(sequence)
+        self.stats.num_requests += 1
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step.
+
+        Returns:
+            The requests that changed, each with all of its output so far. The objects are live:
+            later steps update them.
+        """
+        changed = self._ended_early
+        self._ended_early = {}
+        timer = StepTimer(self.clock)
+        plan = self.scheduler.schedule()
+        if plan.scheduled:
+            try:
+                changed |= self._run(plan, timer)
+            except BaseException:
+                self._drop(item.sequence for item in plan.scheduled)
+                raise
+        else:
+            assert not self.scheduler.has_unfinished, "work is queued but nothing was scheduled"
+        if self.config.check_integrity:
+            self.scheduler.check_integrity()
+        for request_id, request in changed.items():
+            if request.output.finished:
+                self._requests.pop(request_id, None)
+        return [request.output for request in changed.values()]
+
+    def abort(self, request_id: str) -> bool:
+        """End a request in any state; its pages are free at once.
+
+        The next step reports it with finish reason ``abort``.
+
+        Returns:
+            False (and nothing happens) if no unfinished request has this id.
+        """
+        request = self._requests.get(request_id)
+        if request is None or request.output.finished:
+            return False
+        for sequence in request.sequences:
+            if not sequence.is_finished:
+                self._finish(sequence, "abort")
+                request.update(sequence)
+        self._ended_early[request_id] = request
+        return True
+
+    def abort_all(self) -> None:
+        """End all requests and report none of them."""
+        for request_id in list(self._requests):
+            self.abort(request_id)
+        self._ended_early.clear()
+        self._requests.clear()
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes (needed after weights change, and between measurements)."""
+        self.cache.reset_prefix_cache()
+
+    def reset_stats(self) -> None:
+        """Start counting anew."""
+        self.stats = EngineStats()
+
+    def all_logits(self, token_ids: list[int]) -> torch.Tensor:
+        """Compute raw logits at every position of one sequence, in the chunks of this config.
+
+        Runs beside queued requests, on pages of its own.
+
+        Returns:
+            float32 ``(num_tokens, vocab_size)``.
+
+        Raises:
+            CapacityError: If other requests leave too few pages.
+        """
+        cache, blocks = self.cache.new_sequence(), []
+        sequence = self._fork("logits", token_ids, SamplingParams(max_tokens=0), 0, 0.0)[0]
+        sequence.cache = cache
+        if not self.cache.allocate(cache, len(token_ids)):
+            raise CapacityError(
+                f"{len(token_ids)} tokens need more pages than other requests leave free.",
+                field="token_ids",
+                value=len(token_ids),
+                remedy="Wait for them to finish, or raise kv_cache_memory_gib.",
+            )
+        try:
+            chunk = self.config.max_num_batched_tokens
+            for start in range(0, len(token_ids), chunk):
+                num_tokens = min(chunk, len(token_ids) - start)
+                plan = StepPlan([ScheduledSequence(sequence, start, num_tokens)])
+                hidden = self.runner.hidden(self.runner.build(plan, list(range(num_tokens))))
+                blocks.extend(self.runner.logit_blocks(hidden))
+                cache.num_tokens = start + num_tokens
+        finally:
+            self.cache.free(cache)
+        return torch.cat(blocks)
+
+    def describe(self) -> dict[str, object]:
+        """Return what was derived from the config at load time: ops, types, pool, limits."""
+        return dict(self._description)
+
+    # ---------------------------------------------------------------- adding
+
+    def _tokens_of(self, prompt: str | list[int], params: SamplingParams) -> list[int]:
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise PromptError(
+                    "a text prompt needs a tokenizer, but skip_tokenizer_init is on.",
+                    field="prompt",
+                    value=prompt[:40],
+                    remedy="Pass token ids.",
+                )
+            return self.tokenizer.encode(prompt)
+        if params.stop and self.tokenizer is None:
+            raise PromptError(
+                "stop strings need a tokenizer, but skip_tokenizer_init is on.",
+                field="stop",
+                value=params.stop,
+                remedy="Use stop_token_ids.",
+            )
+        return list(prompt)
+
+    def _fork(
+        self,
+        request_id: str,
+        token_ids: list[int],
+        params: SamplingParams,
+        max_tokens: int,
+        arrival_s: float,
+    ) -> list[Sequence]:
+        seed = params.seed if params.seed is not None else self._seeds.getrandbits(64)
+        wants_prompt = params.prompt_logprobs is not None
+        sequences: list[Sequence] = []
+        for index in range(params.n):
+            sequence = Sequence(
+                seq_id=self._next_seq_id,
+                request_id=request_id,
+                index=index,
+                token_ids=list(token_ids),
+                num_prompt_tokens=len(token_ids),
+                params=params,
+                seed=derive_seed(seed, index),
+                max_tokens=max_tokens,
+                cache=self.cache.new_sequence(),
+                metrics=RequestMetrics(arrival_s=arrival_s),
+                logprobs=[] if params.logprobs is not None else None,
+                prompt_logprobs=[None] * len(token_ids) if wants_prompt and not index else None,
+                waits_for=sequences[0] if index and self.config.enable_prefix_caching else None,
+            )
+            self._next_seq_id += 1
+            sequences.append(sequence)
+        return sequences
+
+    def _detokenizer(self, params: SamplingParams) -> Detokenizer | None:
+        if self.tokenizer is None or not params.detokenize:
+            return None
+        return Detokenizer(self.tokenizer, params)
+
+    # ---------------------------------------------------------------- running
+
+    def _run(self, plan: StepPlan, timer: StepTimer) -> dict[str, Request]:
+        """Compute a plan and take its results; return the requests that changed."""
+        now = self.clock.now()
+        for item in plan.scheduled:
+            if item.sequence.metrics.first_scheduled_s is None:
+                item.sequence.metrics.first_scheduled_s = now
+                self.stats.num_prompt_tokens += item.sequence.num_prompt_tokens
+                self.stats.num_cached_tokens += item.sequence.num_cached_tokens
+        self.runner.store.swap_out(plan.swap_out)
+        self.runner.store.swap_in(plan.swap_in)
+        rows, wanted = _wanted_rows(plan)
+        ctx = self.runner.build(plan, rows)
+        timer.scheduled()
+        hidden = self.runner.hidden(ctx)
+        tokens: dict[Sequence, int] = {}
+        done = 0
+        for logits in self.runner.logit_blocks(hidden) if wanted else ():
+            timer.forwarded()
+            block = wanted[done : done + logits.shape[0]]
+            done += len(block)
+            tokens |= self._take_logits(logits, block)
+            timer.sampled()
+        timer.forwarded()
+        self.scheduler.commit(plan)
+        self._take_tokens(plan, tokens)
+        timer.sampled()
+        self._count(plan, len(wanted), timer)
+        return self._update_outputs(plan)
+
+    def _take_logits(
+        self, logits: torch.Tensor, wanted: list[tuple[Sequence, int]]
+    ) -> dict[Sequence, int]:
+        """Fill in prompt log-probabilities; sample; return the new token per sequence."""
+        samples = [(row, s) for row, (s, at) in enumerate(wanted) if at + 1 == len(s.token_ids)]
+        given = [(row, s, at) for row, (s, at) in enumerate(wanted) if at + 1 < len(s.token_ids)]
+        if given:
+            entries = position_logprobs(
+                _rows(logits, [row for row, _, _ in given]),
+                [s.token_ids[at + 1] for _, s, at in given],
+                [s.params.prompt_logprobs or 0 for _, s, _ in given],
+            )
+            for (_, sequence, at), entry in zip(given, entries, strict=True):
+                assert sequence.prompt_logprobs is not None
+                sequence.prompt_logprobs[at + 1] = self._decorated(sequence, entry)
+        if not samples:
+            return {}
+        logits = _rows(logits, [row for row, _ in samples])
+        sequences = [s for _, s in samples]
+        chosen = sample(logits, [SamplingRow.of(s, self._eos_token_ids) for s in sequences])
+        self._note_logprobs(logits, sequences, chosen)
+        return dict(zip(sequences, chosen, strict=True))
+
+    def _note_logprobs(
+        self, logits: torch.Tensor, sequences: list[Sequence], chosen: list[int]
+    ) -> None:
+        rows = [i for i, s in enumerate(sequences) if s.logprobs is not None]
+        if not rows:
+            return
+        entries = position_logprobs(
+            _rows(logits, rows),
+            [chosen[i] for i in rows],
+            [sequences[i].params.logprobs or 0 for i in rows],
+        )
+        for i, entry in zip(rows, entries, strict=True):
+            logprobs = sequences[i].logprobs
+            assert logprobs is not None
+            logprobs.append(self._decorated(sequences[i], entry))
+
+    def _decorated(self, sequence: Sequence, entry: PositionLogprobs) -> PositionLogprobs:
+        if self.tokenizer is None or not sequence.params.detokenize:
+            return entry
+        return with_text(entry, self.tokenizer)
+
+    def _take_tokens(self, plan: StepPlan, tokens: dict[Sequence, int]) -> None:
+        now = self.clock.now()
+        for item in plan.scheduled:
+            sequence = item.sequence
+            if sequence in tokens:
+                self._append(sequence, tokens[sequence], now)
+            elif item.is_last_chunk and not sequence.max_tokens:
+                self._finish(sequence, "length")
+
+    def _append(self, sequence: Sequence, token_id: int, now: float) -> None:
+        sequence.append(token_id)
+        sequence.metrics.token_times_s.append(now)
+        if sequence.metrics.first_token_s is None:
+            sequence.metrics.first_token_s = now
+        self.stats.num_generated_tokens += 1
+        if self._stops(sequence, token_id):
+            self._finish(sequence, "stop")
+        elif sequence.num_remaining_tokens <= 0:
+            self._finish(sequence, "length")
+
+    def _stops(self, sequence: Sequence, token_id: int) -> bool:
+        """Show the new token and tell whether it ends the output."""
+        params = sequence.params
+        detokenizer = self._requests[sequence.request_id].detokenizers[sequence.index]
+        is_stop_id = token_id in params.stop_token_ids
+        if is_stop_id:
+            sequence.stop_reason = token_id
+        if is_stop_id or (token_id in self._eos_token_ids and not params.ignore_eos):
+            if detokenizer is not None and params.include_stop_str_in_output:
+                detokenizer.append(token_id, check_stops=False)
+            return True
+        if detokenizer is None:
+            return False
+        check = sequence.num_output_tokens >= params.min_tokens
+        if detokenizer.append(token_id, check_stops=check):
+            sequence.stop_reason = detokenizer.stop_string
+            return True
+        return False
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        sequence.finish_reason = reason
+        self.scheduler.finish(sequence)
+        sequence.metrics.finished_s = self.clock.now()
+        self.stats.num_finished[reason] = self.stats.num_finished.get(reason, 0) + 1
+
+    def _drop(self, sequences: Iterable[Sequence]) -> None:
+        """End sequences whose step failed; the engine stays usable."""
+        for sequence in list(sequences):
+            request = self._requests.get(sequence.request_id)
+            if request is None or sequence.is_finished:
+                continue
+            self._finish(sequence, "error")
+            request.update(sequence)
+            self._ended_early[sequence.request_id] = request
+
+    def _update_outputs(self, plan: StepPlan) -> dict[str, Request]:
+        changed: dict[str, Request] = {}
+        for item in plan.scheduled:
+            sequence = item.sequence
+            if not sequence.is_finished and not item.is_decode and not sequence.num_output_tokens:
+                continue  # a prefill chunk has nothing to show
+            request = self._requests[sequence.request_id]
+            request.update(sequence)
+            changed[sequence.request_id] = request
+        return changed
+
+    def _count(self, plan: StepPlan, num_rows: int, timer: StepTimer) -> None:
+        self.stats.num_steps += 1
+        self.stats.num_preemptions += len(plan.preempted)
+        if self.step_log is not None:
+            self.step_log.append(count_step(plan, self.scheduler, num_rows, timer))
+
+
+def _wanted_rows(plan: StepPlan) -> tuple[list[int], list[tuple[Sequence, int]]]:
+    """Return the flat rows whose logits are needed, and whose token and position they are."""
+    rows: list[int] = []
+    wanted: list[tuple[Sequence, int]] = []
+    offset = 0
+    for item in plan.scheduled:
+        sequence, end = item.sequence, item.start + item.num_tokens
+        positions: list[int] = []
+        if sequence.prompt_logprobs is not None:
+            positions.extend(range(item.start, min(end, sequence.num_prompt_tokens - 1)))
+        if item.is_last_chunk and sequence.max_tokens:
+            positions.append(end - 1)
+        rows.extend(offset + position - item.start for position in positions)
+        wanted.extend((sequence, position) for position in positions)
+        offset += item.num_tokens
+    return rows, wanted
+
+
+def _rows(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    """Select rows, without a copy when all are wanted."""
+    return logits if len(rows) == logits.shape[0] else logits[rows]

@@ -1,0 +1,198 @@
+"""Puts an engine together: model file, ops, decoder, page pool."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import torch
+
+from infopt.cache.groups import KVLayout, plan_layout
+from infopt.cache.manager import CacheManager
+from infopt.cache.pages import PageStore
+from infopt.config import EngineConfig
+from infopt.engine.admission import RequestChecker
+from infopt.engine.clock import Clock, MonotonicClock
+from infopt.engine.engine import Engine, EngineParts
+from infopt.engine.runner import ModelRunner
+from infopt.errors import CapacityError, ConfigError
+from infopt.models.checkpoint import Checkpoint, open_checkpoint
+from infopt.models.decoder import Decoder
+from infopt.models.registry import resolve_model
+from infopt.ops import resolve_ops
+from infopt.ops.invariance import find_variant_linear
+
+logger = logging.getLogger(__name__)
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+Progress = Callable[[Sequence[int]], Sequence[int]]
+
+
+def build_engine(
+    config: EngineConfig,
+    *,
+    clock: Clock | None = None,
+    progress: Progress = lambda layers: layers,
+) -> Engine:
+    """Load a model and make an engine for it.
+
+    Sets torch's number of threads for the whole process when ``num_threads`` is given.
+
+    Args:
+        config: How to run.
+        clock: Source of time (default: the machine's monotonic clock).
+        progress: Wraps the sequence of layer indices while weights load.
+
+    Raises:
+        InfoptError: For anything in the config that cannot be had here.
+    """
+    device = _device(config)
+    dtype = _dtype(config, device)
+    if config.quantization != "none":
+        raise ConfigError(
+            f"quantization={config.quantization!r} is not a known scheme.",
+            field="quantization",
+            value=config.quantization,
+            remedy="Valid names: none.",
+        )
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    ops = resolve_ops(config.backend, device, dtype)
+    with open_checkpoint(resolve_model(config.model)) as checkpoint:
+        max_model_len = _max_model_len(config, checkpoint)
+        model = Decoder(
+            checkpoint.config,
+            checkpoint,
+            ops,
+            device=device,
+            dtype=dtype,
+            max_positions=max_model_len,
+            progress=progress,
+        )
+        tokenizer = None if config.skip_tokenizer_init else checkpoint.tokenizer()
+        identity = checkpoint.identity
+    layout = plan_layout(model.config, config.block_size, dtype.itemsize, max_model_len)
+    num_pages = _num_pages(config, layout, max_model_len)
+    num_swap = 0
+    if config.preemption == "swap":
+        num_swap = int(config.swap_memory_gib * 2**30) // layout.page_bytes
+    store = PageStore(layout, num_pages, num_swap, dtype, device)
+    pool_tokens = _pool_tokens(layout, num_pages, max_model_len, config.max_num_batched_tokens)
+    if pool_tokens < max_model_len:
+        logger.warning(
+            "the KV pool holds %d tokens of one sequence, fewer than max_model_len=%d",
+            pool_tokens,
+            max_model_len,
+        )
+    cache = CacheManager(
+        layout,
+        num_pages,
+        identity={"model": identity, "dtype": str(dtype), "backend": str(ops.describe())},
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+    parts = EngineParts(
+        runner=ModelRunner(model, store, layout),
+        cache=cache,
+        checker=RequestChecker(model.config.num_real_tokens, max_model_len, pool_tokens),
+        num_swap_pages=num_swap,
+        tokenizer=tokenizer,
+        description=_describe(model, layout, store, max_model_len, pool_tokens)
+        | {"model_identity": identity},
+    )
+    return Engine(config, parts, clock or MonotonicClock())
+
+
+def _device(config: EngineConfig) -> torch.device:
+    has_cuda = torch.cuda.is_available()
+    if config.device == "cuda" and not has_cuda:
+        raise ConfigError(
+            "device='cuda', but torch sees no CUDA device.",
+            field="device",
+            value="cuda",
+            remedy="Use device='auto' or 'cpu'; `infopt doctor` says what is missing.",
+        )
+    return torch.device("cuda" if has_cuda and config.device != "cpu" else "cpu")
+
+
+def _dtype(config: EngineConfig, device: torch.device) -> torch.dtype:
+    if config.dtype != "auto":
+        return _DTYPES[config.dtype]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
+
+
+def _max_model_len(config: EngineConfig, checkpoint: Checkpoint) -> int:
+    longest = checkpoint.config.max_position_embeddings
+    if config.max_model_len is None:
+        return longest
+    if config.max_model_len > longest:
+        raise ConfigError(
+            f"max_model_len={config.max_model_len} is beyond the model's own limit of {longest}.",
+            field="max_model_len",
+            value=config.max_model_len,
+            remedy=f"Use at most {longest}.",
+        )
+    return config.max_model_len
+
+
+def _num_pages(config: EngineConfig, layout: KVLayout, max_model_len: int) -> int:
+    """Return the size of the pool, never more than all sequences together could use."""
+    if config.num_kv_pages is not None:
+        num_pages = config.num_kv_pages
+    else:
+        fits = int(config.kv_cache_memory_gib * 2**30) // layout.page_bytes
+        longest = layout.max_pages(max_model_len, config.max_num_batched_tokens)
+        num_pages = min(fits, 2 * config.max_num_seqs * longest)
+    if num_pages < len(layout.groups):
+        raise CapacityError(
+            f"the KV pool has {num_pages} pages of {layout.page_bytes} bytes; one token needs "
+            f"{len(layout.groups)}.",
+            field="kv_cache_memory_gib",
+            value=config.kv_cache_memory_gib,
+            remedy="Raise kv_cache_memory_gib or num_kv_pages.",
+        )
+    return num_pages
+
+
+def _pool_tokens(layout: KVLayout, num_pages: int, max_model_len: int, max_chunk: int) -> int:
+    """Return the longest sequence the pool holds, at most ``max_model_len``."""
+    low, high = 0, max_model_len
+    while low < high:  # max_pages grows with the length
+        middle = (low + high + 1) // 2
+        if layout.max_pages(middle, max_chunk) <= num_pages:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _describe(
+    model: Decoder, layout: KVLayout, store: PageStore, max_model_len: int, pool_tokens: int
+) -> dict[str, object]:
+    invariant: bool | None = None
+    violation = None
+    if model.dtype == torch.float32:
+        violation = find_variant_linear(
+            [linear for layer in model.layers[:1] for linear in layer.linears], model.device
+        )
+        invariant = violation is None
+        if violation is not None:
+            logger.warning("not batch-invariant on this machine: %s", violation)
+    return {
+        "device": str(model.device),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "num_threads": torch.get_num_threads(),
+        "ops": model.ops.describe(),
+        "batch_invariant": invariant,
+        "batch_invariance_violation": violation,
+        "max_model_len": max_model_len,
+        "pool_tokens": pool_tokens,
+        "num_kv_pages": store.buffer.shape[0] - 1,
+        "num_kv_groups": len(layout.groups),
+        "page_bytes": layout.page_bytes,
+        "kv_pool_bytes": store.num_bytes,
+        "kv_bytes_per_token": layout.bytes_per_token,
+        "weights_bytes": model.weight_bytes,
+    }

@@ -1,0 +1,108 @@
+"""Turns a step plan into tensors, runs the model, and returns logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+import torch
+
+from infopt.cache.groups import KVLayout
+from infopt.cache.pages import PageStore
+from infopt.engine.scheduler import ScheduledSequence, StepPlan
+from infopt.models.decoder import Decoder
+from infopt.ops import ForwardContext, GroupContext
+
+LOGIT_BLOCK_ROWS = 128
+"""Rows of logits held at once: a 262k vocabulary takes 134 MB for 128 rows."""
+
+
+class ModelRunner:
+    """Runs a decoder over the page store.
+
+    Args:
+        model: The decoder.
+        store: Page memory.
+        layout: KV groups.
+    """
+
+    def __init__(self, model: Decoder, store: PageStore, layout: KVLayout) -> None:
+        """Take views of every layer's pages once."""
+        self.model, self.store, self.layout = model, store, layout
+        self._pages = store.layer_pages(model.config.num_layers)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model runs."""
+        return self.model.device
+
+    def build(self, plan: StepPlan, rows: list[int]) -> ForwardContext:
+        """Lay the planned tokens out as one flat batch.
+
+        Args:
+            plan: What to compute; single-token sequences come first.
+            rows: Tokens (by place in the flat batch, padding apart) whose hidden state is wanted.
+        """
+        items, padding = plan.scheduled, plan.num_padding_tokens
+        tokens = list(chain.from_iterable(_tokens_of(item) for item in items))
+        positions = list(chain.from_iterable(_positions_of(item) for item in items))
+        num_singles = sum(item.num_tokens == 1 for item in items)
+        starts, contexts = [0], [item.start + item.num_tokens for item in items]
+        for item in items:
+            starts.append(starts[-1] + item.num_tokens)
+        if padding:  # padding rows go first: single tokens that see only the null page
+            tokens, positions = [0] * padding + tokens, [0] * padding + positions
+            starts = [*range(padding), *(start + padding for start in starts)]
+            contexts, num_singles = [1] * padding + contexts, num_singles + padding
+        return ForwardContext(
+            input_ids=self._tensor(tokens),
+            positions=self._tensor(positions),
+            query_starts=starts,
+            context_lens=contexts,
+            num_decodes=num_singles,
+            groups=[self._group(index, items, padding) for index in range(len(self.layout.groups))],
+            logit_rows=self._tensor([row + padding for row in rows]),
+        )
+
+    @torch.inference_mode()
+    def hidden(self, ctx: ForwardContext) -> torch.Tensor:
+        """Run the layers; return the hidden states of ``ctx.logit_rows``."""
+        return self.model.forward_hidden(ctx, self._pages).index_select(0, ctx.logit_rows)
+
+    @torch.inference_mode()
+    def logit_blocks(self, hidden: torch.Tensor) -> Iterable[torch.Tensor]:
+        """Yield logits, float32 ``(<= LOGIT_BLOCK_ROWS, vocab_size)``, block by block."""
+        for block in hidden.split(LOGIT_BLOCK_ROWS):
+            yield self.model.logits(block)
+
+    def _group(
+        self, index: int, items: list[ScheduledSequence], num_padding: int
+    ) -> GroupContext:
+        size, group = self.layout.block_size, self.layout.groups[index]
+        tables = [item.sequence.cache.tables[index] for item in items]
+        width = max((len(table) for table in tables), default=1)
+        block_tables = torch.zeros((num_padding + len(items), width), dtype=torch.int32)
+        for row, table in enumerate(tables, start=num_padding):
+            block_tables[row, : len(table)] = torch.tensor(table, dtype=torch.int32)
+        slots = [0] * num_padding
+        for item, table in zip(items, tables, strict=True):
+            slots.extend(
+                table[position // size] * size + position % size
+                for position in _positions_of(item)
+            )
+        return GroupContext(
+            block_tables=block_tables.to(self.device),
+            slots=self._tensor(slots),
+            window=group.window,
+        )
+
+    def _tensor(self, values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64).to(self.device)
+
+
+def _tokens_of(item: ScheduledSequence) -> list[int]:
+    return item.sequence.token_ids[item.start : item.start + item.num_tokens]
+
+
+def _positions_of(item: ScheduledSequence) -> range:
+    return range(item.start, item.start + item.num_tokens)

@@ -1,0 +1,250 @@
+"""Chooses tokens from logits.
+
+Greedy rows take the most likely token, the lowest id of equals. Other rows follow a written order:
+logit_bias, penalties, min_tokens mask, temperature, min_p, top_k, top_p, then one uniform number
+per output position picks from the cumulative distribution in id order. The number is a hash of the
+row's seed and position, so a sample depends on nothing that shares the batch, and a request that
+was preempted goes on as if nothing had happened.
+
+Every operation here works along a row, so the bits of a row do not depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from infopt.engine.sequence import Sequence
+from infopt.outputs import PositionLogprobs
+from infopt.sampling_params import SamplingParams
+
+_CANDIDATES = 1024
+"""top_p first looks at this many candidates; a full sort follows only if they do not reach it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRow:
+    """What the sampler must know of one row.
+
+    Attributes:
+        params: Sampling parameters.
+        seed: The completion's seed.
+        num_output_tokens: Tokens made so far: the position of the one to choose.
+        prompt_token_ids: For the repetition penalty.
+        output_counts: Occurrences of each output token.
+        stop_ids: Tokens masked before ``min_tokens``.
+    """
+
+    params: SamplingParams
+    seed: int
+    num_output_tokens: int
+    prompt_token_ids: list[int]
+    output_counts: dict[int, int]
+    stop_ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, sequence: Sequence, eos_token_ids: tuple[int, ...]) -> SamplingRow:
+        """Read a row off a sequence."""
+        params = sequence.params
+        repetition = params.repetition_penalty != 1.0
+        prompt = sequence.token_ids[: sequence.num_prompt_tokens] if repetition else []
+        return cls(
+            params=params,
+            seed=sequence.seed,
+            num_output_tokens=sequence.num_output_tokens,
+            prompt_token_ids=prompt,
+            output_counts=sequence.output_counts,
+            stop_ids=(*eos_token_ids, *params.stop_token_ids),
+        )
+
+
+def uniform(seed: int, position: int) -> float:
+    """Return a number in [0, 1) that depends on seed and position alone."""
+    raw = struct.pack("<QQ", seed & (2**64 - 1), position)
+    digest = hashlib.blake2b(raw, digest_size=8).digest()
+    return (int.from_bytes(digest, "little") >> 11) / 2.0**53
+
+
+def derive_seed(seed: int, index: int) -> int:
+    """Return the seed of completion ``index``; completion 0 keeps the request's own."""
+    if index == 0:
+        return seed
+    raw = struct.pack("<QQ", seed & (2**64 - 1), index)
+    return int.from_bytes(hashlib.blake2b(raw, digest_size=8, person=b"fork").digest(), "little")
+
+
+def sample(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
+    """Choose one token per row.
+
+    Args:
+        logits: float32 ``(num_rows, vocab_size)``; not changed.
+        rows: One per row of ``logits``.
+
+    Returns:
+        Token ids.
+    """
+    if not rows:
+        return []
+    processed = process_logits(logits, rows)
+    tokens = processed.argmax(dim=-1)  # the first of equals
+    drawn = [i for i, row in enumerate(rows) if not row.params.is_greedy]
+    if drawn:
+        tokens[drawn] = _draw(processed[drawn], [rows[i] for i in drawn])
+    return tokens.tolist()
+
+
+def process_logits(logits: torch.Tensor, rows: list[SamplingRow]) -> torch.Tensor:
+    """Apply bias, penalties and the min_tokens mask; the input itself when none is asked for."""
+    changed = [i for i, row in enumerate(rows) if _changes_logits(row)]
+    if not changed:
+        return logits
+    processed = logits.clone()
+    for i in changed:
+        _process_row(processed[i], rows[i])
+    return processed
+
+
+def probabilities(logits: torch.Tensor, rows: list[SamplingRow]) -> torch.Tensor:
+    """Return the distribution each row draws from, float64 ``(num_rows, vocab_size)``.
+
+    Args:
+        logits: Processed logits of rows with temperature above 0.
+        rows: One per row.
+    """
+    temperature = torch.tensor(
+        [row.params.temperature for row in rows], dtype=torch.float32, device=logits.device
+    )
+    probs = torch.softmax(logits / temperature.unsqueeze(1), dim=-1).double()
+    for i, row in enumerate(rows):
+        _filter_row(probs[i], row.params)
+    return probs
+
+
+def _draw(logits: torch.Tensor, rows: list[SamplingRow]) -> torch.Tensor:
+    cumulative = probabilities(logits, rows).cumsum(dim=-1)
+    total = cumulative[:, -1]
+    draws = [uniform(row.seed, row.num_output_tokens) for row in rows]
+    target = torch.tensor(draws, dtype=torch.float64, device=logits.device) * total
+    # right=True skips tokens of probability zero, also when the draw is exactly 0.
+    return torch.searchsorted(cumulative, target.unsqueeze(1), right=True).squeeze(1)
+
+
+def _changes_logits(row: SamplingRow) -> bool:
+    p = row.params
+    penalised = p.repetition_penalty != 1.0 or (
+        bool(row.output_counts) and (p.presence_penalty != 0.0 or p.frequency_penalty != 0.0)
+    )
+    return bool(p.logit_bias) or penalised or row.num_output_tokens < p.min_tokens
+
+
+def _process_row(logits: torch.Tensor, row: SamplingRow) -> None:
+    """Change one row ``(vocab_size,)`` in place."""
+    p = row.params
+    if p.logit_bias:
+        ids, bias = _tensors(p.logit_bias.items(), logits)
+        logits[ids] += bias
+    if p.repetition_penalty != 1.0:
+        seen = set(row.prompt_token_ids) | set(row.output_counts)
+        ids = torch.tensor(sorted(seen), dtype=torch.int64, device=logits.device)
+        values = logits[ids]
+        penalty = p.repetition_penalty
+        logits[ids] = torch.where(values > 0, values / penalty, values * penalty)
+    if row.output_counts and (p.presence_penalty or p.frequency_penalty):
+        ids, counts = _tensors(row.output_counts.items(), logits)
+        logits[ids] -= p.presence_penalty + p.frequency_penalty * counts
+    if row.num_output_tokens < p.min_tokens and row.stop_ids:
+        logits[list(row.stop_ids)] = float("-inf")
+
+
+def _tensors(
+    items: Iterable[tuple[int, float]], like: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    ids, values = zip(*items, strict=True)
+    return (
+        torch.tensor(ids, dtype=torch.int64, device=like.device),
+        torch.tensor(values, dtype=like.dtype, device=like.device),
+    )
+
+
+def _filter_row(probs: torch.Tensor, params: SamplingParams) -> None:
+    """Zero what min_p, top_k and top_p drop from one row ``(vocab_size,)``, in place."""
+    if params.min_p > 0:
+        probs.masked_fill_(probs < params.min_p * probs.max(), 0.0)
+    if 0 < params.top_k < probs.shape[0]:
+        _keep_best(probs, params.top_k)
+    if params.top_p < 1.0:
+        _keep_mass(probs, params.top_p)
+
+
+def _keep_best(probs: torch.Tensor, count: int) -> None:
+    """Keep exactly ``count`` tokens: of equals the lowest ids."""
+    threshold = probs.topk(count).values[-1]
+    above = probs > threshold
+    ties = (probs == threshold).nonzero().squeeze(1)
+    keep = above.clone()
+    keep[ties[: count - int(above.sum())]] = True
+    probs.masked_fill_(~keep, 0.0)
+
+
+def _keep_mass(probs: torch.Tensor, share: float) -> None:
+    """Keep the smallest set of most likely tokens that reaches ``share`` of the mass left."""
+    total = probs.sum()
+    values = probs.topk(min(_CANDIDATES, probs.shape[0])).values
+    if values.sum() < share * total:
+        values = probs.sort(descending=True).values
+    reached = values.cumsum(0) >= share * total
+    count = int(reached.int().argmax()) + 1 if bool(reached.any()) else probs.shape[0]
+    _keep_best(probs, count)
+
+
+def position_logprobs(
+    logits: torch.Tensor, chosen: list[int], num_alternatives: list[int]
+) -> list[PositionLogprobs]:
+    """Describe the chosen token and the best alternatives of each row.
+
+    Args:
+        logits: Raw float32 logits ``(num_rows, vocab_size)``.
+        chosen: The token taken (or given) at each row.
+        num_alternatives: How many of the best to report per row.
+
+    Returns:
+        Per row, candidates by token id, the chosen one included.
+    """
+    from infopt.outputs import Logprob
+
+    taken = torch.tensor(chosen, dtype=torch.int64, device=logits.device).unsqueeze(1)
+    normaliser = logits.logsumexp(dim=-1, keepdim=True)
+    taken_logits = logits.gather(1, taken)
+    ids = torch.arange(logits.shape[1], device=logits.device)
+    ahead = (logits > taken_logits) | ((logits == taken_logits) & (ids < taken))
+    ranks = (ahead.sum(dim=-1) + 1).tolist()
+    values = (taken_logits - normaliser).squeeze(1).tolist()
+    most = max(num_alternatives, default=0)
+    best = _best(logits - normaliser, most) if most else [[] for _ in chosen]
+    rows: list[PositionLogprobs] = []
+    for i, token in enumerate(chosen):
+        row = {token: Logprob(max(values[i], LOGPROB_FLOOR), ranks[i])}
+        for rank, (other, value) in enumerate(best[i][: num_alternatives[i]], start=1):
+            row.setdefault(other, Logprob(max(value, LOGPROB_FLOOR), rank))
+        rows.append(row)
+    return rows
+
+
+LOGPROB_FLOOR = -9999.0
+"""Reported in place of minus infinity (padding ids), which JSON cannot carry."""
+
+
+def _best(logprobs: torch.Tensor, count: int) -> list[list[tuple[int, float]]]:
+    """Return the best ``count`` ids with values per row; of equals the lowest ids first."""
+    count = min(count, logprobs.shape[1])
+    rows = []
+    for row in logprobs:
+        threshold = row.topk(count).values[-1]
+        ids = (row >= threshold).nonzero().squeeze(1)
+        order = row[ids].argsort(descending=True, stable=True)[:count]
+        rows.append(list(zip(ids[order].tolist(), row[ids[order]].tolist(), strict=True)))
+    return rows

@@ -1,0 +1,320 @@
+"""Chooses what each step computes: plain Python over plain data, no tensors.
+
+Life of a sequence: waiting -> running -> finished, with preemption back to the front of waiting.
+
+Rules, in the order they act in a step:
+1. Running sequences come first, decodes before prefill chunks, older before younger.
+2. Where a running sequence finds no page, the youngest running one is preempted, in the end itself.
+3. Waiting sequences are admitted in order of arrival, as long as sequences, tokens and pages allow.
+   Nobody overtakes: the first that does not fit ends admission.
+4. A step that preempted admits nobody, and a preempted sequence returns only when everyone running
+   could finish (or grow by ``RESUME_TOKENS``) beside it; otherwise two sequences that fit alone but
+   not together would preempt each other for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from infopt.cache.block_pool import NULL_PAGE
+from infopt.cache.manager import CacheManager
+from infopt.config import EngineConfig
+from infopt.engine.sequence import Sequence, SequenceStatus
+
+RESUME_TOKENS = 256
+"""Growth that must be possible for all running sequences before a preempted one returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledSequence:
+    """Tokens ``start .. start + num_tokens`` of a sequence are computed in this step."""
+
+    sequence: Sequence
+    start: int
+    num_tokens: int
+
+    @property
+    def is_last_chunk(self) -> bool:
+        """Whether the step reaches the newest token, whose logits give the next one."""
+        return self.start + self.num_tokens == len(self.sequence.token_ids)
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether it computes exactly the newest output token."""
+        return self.num_tokens == 1 and self.start >= self.sequence.num_prompt_tokens
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """What one step does, in the order: swap out, swap in, compute.
+
+    Attributes:
+        scheduled: Sequences to compute; single-token ones first.
+        preempted: Sequences that lost their pages.
+        swap_out: ``(page, host page)`` copies.
+        swap_in: ``(host page, page)`` copies.
+        num_padding_tokens: Tokens computed for nothing (``static_padded``).
+    """
+
+    scheduled: list[ScheduledSequence] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+    swap_out: list[tuple[int, int]] = field(default_factory=list)
+    swap_in: list[tuple[int, int]] = field(default_factory=list)
+    num_padding_tokens: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of sequences (padding apart)."""
+        return sum(item.num_tokens for item in self.scheduled)
+
+
+class Scheduler:
+    """Owns the queues; decides, allocates, and takes results back.
+
+    Args:
+        config: Limits and policies.
+        cache: Pages.
+        num_swap_pages: Host pages for ``preemption="swap"``.
+    """
+
+    def __init__(self, config: EngineConfig, cache: CacheManager, num_swap_pages: int = 0) -> None:
+        """Start with empty queues."""
+        self.config, self.cache = config, cache
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._free_host_pages = deque(range(num_swap_pages))
+        self._batch: list[Sequence] = []
+        self.num_swap_fallbacks = 0
+        """Preemptions that recomputed because host memory for swapping was full."""
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether anything is waiting or running."""
+        return bool(self.waiting or self.running)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new sequence."""
+        self.waiting.append(sequence)
+
+    def schedule(self) -> StepPlan:
+        """Choose the next step."""
+        plan = StepPlan()
+        budget = self._schedule_running(plan, self.config.max_num_batched_tokens)
+        if not plan.preempted:
+            self._admit(plan, budget)
+        plan.scheduled.sort(key=lambda item: (item.num_tokens > 1, item.sequence.seq_id))
+        plan.num_padding_tokens = self._num_padding_tokens(plan)
+        return plan
+
+    def commit(self, plan: StepPlan) -> None:
+        """Note that the planned tokens are computed (before new ones are appended)."""
+        for item in plan.scheduled:
+            sequence = item.sequence
+            if not sequence.is_finished:
+                self.cache.commit(
+                    sequence.cache, sequence.token_ids, item.start + item.num_tokens
+                )
+
+    def finish(self, sequence: Sequence) -> None:
+        """Take a sequence out of its queue and free its pages; safe in every state."""
+        if sequence.status is SequenceStatus.RUNNING:
+            self.running.remove(sequence)
+        elif sequence.status is SequenceStatus.WAITING:
+            self.waiting.remove(sequence)
+        sequence.status = SequenceStatus.FINISHED
+        self.cache.free(sequence.cache)
+        self._release_host_pages(sequence)
+
+    def check_integrity(self) -> None:
+        """Assert the invariants of pages and queues."""
+        self.cache.check_integrity()
+        assert all(s.status is SequenceStatus.RUNNING for s in self.running)
+        assert all(s.status is SequenceStatus.WAITING for s in self.waiting)
+        assert all(s.cache.num_pages == 0 for s in self.waiting)
+        if not self.has_unfinished:
+            assert self.cache.pool.num_used == 0, "pages are referenced but nothing is running"
+
+    # ---------------------------------------------------------------- running sequences
+
+    def _schedule_running(self, plan: StepPlan, budget: int) -> int:
+        """Schedule running sequences; return what is left of the token budget."""
+        chosen: dict[Sequence, ScheduledSequence] = {}
+        for sequence in sorted(self.running, key=lambda s: (not s.is_decoding, s.seq_id)):
+            num_tokens = min(sequence.num_pending, budget)
+            if not num_tokens or sequence.status is not SequenceStatus.RUNNING:
+                continue
+            start = sequence.cache.num_tokens
+            while not self.cache.allocate(sequence.cache, start + num_tokens):
+                victim = max(self.running, key=lambda s: s.seq_id)
+                self._preempt(victim, plan)
+                undone = chosen.pop(victim, None)
+                budget += undone.num_tokens if undone else 0
+                if victim is sequence:
+                    break
+            else:
+                chosen[sequence] = ScheduledSequence(sequence, start, num_tokens)
+                budget -= num_tokens
+        plan.scheduled.extend(chosen.values())
+        return budget
+
+    def _preempt(self, victim: Sequence, plan: StepPlan) -> None:
+        if self.config.preemption == "swap" and not self._swap_out(victim, plan):
+            self.num_swap_fallbacks += 1
+        computed = victim.cache.num_tokens
+        self.cache.free(victim.cache)
+        if victim.host_pages is not None:
+            victim.cache.num_tokens = computed
+        victim.status = SequenceStatus.WAITING
+        victim.was_preempted = True
+        victim.metrics.num_preemptions += 1
+        self.running.remove(victim)
+        self._return_to_queue(victim)
+        plan.preempted.append(victim)
+
+    def _return_to_queue(self, victim: Sequence) -> None:
+        """Insert among the other preempted ones at the front, in order of arrival."""
+        position = 0
+        for sequence in self.waiting:
+            if not sequence.was_preempted or sequence.seq_id > victim.seq_id:
+                break
+            position += 1
+        self.waiting.insert(position, victim)
+
+    # ---------------------------------------------------------------- admission
+
+    def _admit(self, plan: StepPlan, budget: int) -> None:
+        if self.config.scheduling != "continuous":
+            self._form_batch()
+        while self.waiting and len(self.running) < self.config.max_num_seqs and budget > 0:
+            sequence = self.waiting[0]
+            if not self._may_start(sequence):
+                break
+            num_tokens = self._start(sequence, plan, budget)
+            if num_tokens is None:
+                break
+            self.waiting.popleft()
+            sequence.status = SequenceStatus.RUNNING
+            self.running.append(sequence)
+            budget -= num_tokens
+
+    def _form_batch(self) -> None:
+        """Static scheduling: the next batch forms only when the last one has finished."""
+        if self._num_finished_rows == len(self._batch):
+            self._batch = list(self.waiting)[: self.config.max_num_seqs]
+
+    def _may_start(self, sequence: Sequence) -> bool:
+        if self.config.scheduling != "continuous" and sequence not in self._batch:
+            return False
+        leader = sequence.waits_for
+        return leader is None or leader.is_finished or leader.num_output_tokens > 0
+
+    def _start(self, sequence: Sequence, plan: StepPlan, budget: int) -> int | None:
+        """Give a waiting sequence its first pages; return its tokens or None if it must wait."""
+        if sequence.host_pages is not None:
+            return self._swap_in(sequence, plan, budget)
+        keys = [] if self._reads_whole_prompt(sequence) else self.cache.match_prefix(
+            sequence.token_ids
+        )
+        num_found = len(keys) * self.cache.layout.block_size
+        num_tokens = min(len(sequence.token_ids) - num_found, budget)
+        needed = self.cache.num_pages_to_adopt(keys) + self.cache.num_new_pages(
+            sequence.cache, num_found + num_tokens
+        ) - len(keys) * len(self.cache.layout.groups)
+        if needed + self._headroom(sequence) > self.cache.pool.num_available:
+            return None
+        if keys:
+            self.cache.adopt_prefix(sequence.cache, keys)
+        allocated = self.cache.allocate(sequence.cache, num_found + num_tokens)
+        assert allocated, "admission counted too few pages"
+        if not sequence.was_admitted:
+            sequence.was_admitted = True
+            sequence.num_cached_tokens = num_found
+        plan.scheduled.append(ScheduledSequence(sequence, num_found, num_tokens))
+        return num_tokens
+
+    @staticmethod
+    def _reads_whole_prompt(sequence: Sequence) -> bool:
+        """Prompt log-probabilities need logits at every position, cached ones have none."""
+        return sequence.prompt_logprobs is not None and any(
+            entry is None for entry in sequence.prompt_logprobs[1:]
+        )
+
+    def _headroom(self, sequence: Sequence) -> int:
+        """Return the pages that must stay available beside a newly admitted sequence."""
+        if not self.running:
+            return 0
+        num_groups = len(self.cache.layout.groups)
+        if not sequence.was_preempted:
+            return len(self.running) * num_groups  # everyone can cross one page border
+        size = self.cache.layout.block_size
+        pages = 0
+        for other in (*self.running, sequence):
+            growth = min(other.num_remaining_tokens, RESUME_TOKENS)
+            growth += other.num_pending if other is not sequence else 0
+            pages += -(-growth // size) * num_groups
+        return pages
+
+    # ---------------------------------------------------------------- swapping
+
+    def _swap_out(self, victim: Sequence, plan: StepPlan) -> bool:
+        """Plan the copies of a victim's pages to the host; False if there is no room."""
+        if victim.cache.num_pages > len(self._free_host_pages) or not victim.cache.num_tokens:
+            return False
+        victim.host_pages = []
+        for table in victim.cache.tables:
+            hosts = []
+            for page in table:
+                host = NULL_PAGE - 1 if page == NULL_PAGE else self._free_host_pages.popleft()
+                hosts.append(host)
+                if page != NULL_PAGE:
+                    plan.swap_out.append((page, host))
+            victim.host_pages.append(hosts)
+        return True
+
+    def _swap_in(self, sequence: Sequence, plan: StepPlan, budget: int) -> int | None:
+        assert sequence.host_pages is not None
+        cache, computed = sequence.cache, sequence.cache.num_tokens
+        num_tokens = min(len(sequence.token_ids) - computed, budget)
+        stored = sum(host >= 0 for hosts in sequence.host_pages for host in hosts)
+        size = self.cache.layout.block_size
+        total = -(-(computed + num_tokens) // size)
+        grown = sum(max(total - len(hosts), 0) for hosts in sequence.host_pages)
+        if stored + grown + self._headroom(sequence) > self.cache.pool.num_available:
+            return None
+        moves = self.cache.restore(cache, sequence.host_pages, computed)
+        plan.swap_in.extend(moves)
+        self._release_host_pages(sequence)
+        allocated = self.cache.allocate(cache, computed + num_tokens)
+        assert allocated, "admission counted too few pages"
+        plan.scheduled.append(ScheduledSequence(sequence, computed, num_tokens))
+        return num_tokens
+
+    def _release_host_pages(self, sequence: Sequence) -> None:
+        for hosts in sequence.host_pages or []:
+            self._free_host_pages.extend(host for host in hosts if host >= 0)
+        sequence.host_pages = None
+
+    # ---------------------------------------------------------------- classic padding
+
+    def _num_padding_tokens(self, plan: StepPlan) -> int:
+        """Count what a classic fixed batch computes beside its useful tokens.
+
+        Prompts are as long as the longest of the batch, and rows that have finished go on until the
+        last one does.
+        """
+        if self.config.scheduling != "static_padded" or not plan.scheduled:
+            return 0
+        longest = max(s.num_prompt_tokens for s in self._batch)
+        padding = sum(
+            longest - item.sequence.num_prompt_tokens
+            for item in plan.scheduled
+            if item.start + item.num_tokens == item.sequence.num_prompt_tokens
+        )
+        if any(item.is_decode for item in plan.scheduled):
+            padding += self._num_finished_rows
+        return padding
+
+    @property
+    def _num_finished_rows(self) -> int:
+        return sum(s.is_finished for s in self._batch)

@@ -1,0 +1,1 @@
+"""Quality of a configuration without a download: perplexity, fidelity to a reference, tasks."""

@@ -1,0 +1,97 @@
+"""Multilingual: names of months, days and countries in other languages, from Babel's CLDR data."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from infopt.errors import ConfigError, DependencyError
+from infopt.evals.tasks.base import TASKS, ChoiceItem, ChoiceTask
+
+if TYPE_CHECKING:
+    from babel import Locale
+
+LANGUAGES = ("fr", "de", "es", "it", "pt", "nl", "pl", "sv", "tr", "id", "ru", "ja", "zh", "ko")
+"""Languages asked for, by BCP 47 tag."""
+
+COUNTRIES = (
+    *("AT", "BE", "BR", "CH", "CN", "CZ", "DE", "DK", "EG", "ES", "FI", "FR", "GB", "GR", "HU"),
+    *("IE", "IN", "IT", "JP", "KR", "MA", "MX", "NL", "NO", "NZ", "PL", "RU", "SE", "TR", "US"),
+)
+"""Countries asked for, by ISO 3166 code."""
+
+_NUM_CHOICES = 4
+
+
+@TASKS.register("multilingual")
+class MultilingualTask(ChoiceTask):
+    """Chooses the translation of a name among four names of the same kind and language."""
+
+    name = "multilingual"
+    normalise = "bytes"  # names differ in length
+
+    def protocol(self, num_items: int, seed: int) -> str:
+        """Return the sentence that reproduces a run; names belong to a CLDR release."""
+        from babel import __version__ as babel_version
+
+        return f"{super().protocol(num_items, seed)}/babel={babel_version}"
+
+    def items(self, num_items: int, seed: int) -> list[ChoiceItem]:
+        """Return questions drawn over all languages and kinds.
+
+        Raises:
+            ConfigError: If more items are asked for than there are.
+        """
+        rng = random.Random(f"multilingual-{seed}")
+        everything = [item for tag in LANGUAGES for item in _language_items(tag, rng)]
+        if num_items > len(everything):
+            raise ConfigError(
+                f"num_items={num_items} is above the {len(everything)} multilingual items.",
+                field="num_items",
+                value=num_items,
+            )
+        return rng.sample(everything, num_items)
+
+
+def _language_items(tag: str, rng: random.Random) -> list[ChoiceItem]:
+    """Return all questions about one language."""
+    english, local = _locale("en"), _locale(tag)
+    language = local.get_display_name("en")
+    items = []
+    for kind in ("month", "day", "country"):
+        source, target = _names(english, kind), _names(local, kind)
+        for key, name in source.items():
+            choices = _choices(target, key, rng)
+            if choices and choices[0].casefold() != name.casefold():  # else copying would do
+                prompt = f"English: {name}\n{language}:"
+                texts = tuple(f" {choice}" for choice in choices)
+                items.append(ChoiceItem(f"{tag}/{kind}/{key}", prompt, texts))
+    return items
+
+
+def _choices(names: dict[str, str], key: str, rng: random.Random) -> list[str]:
+    """Return the right name and three others that differ from it in more than case."""
+    answer = names[key]
+    others = sorted({n for n in names.values() if n.casefold() != answer.casefold()})
+    return [answer, *rng.sample(others, _NUM_CHOICES - 1)]
+
+
+def _names(locale: Locale, kind: str) -> dict[str, str]:
+    """Return the locale's names of a kind, by a key that all locales share."""
+    if kind == "country":
+        return {code: locale.territories[code] for code in COUNTRIES}
+    table = locale.months if kind == "month" else locale.days
+    return {str(number): str(name) for number, name in table["stand-alone"]["wide"].items()}
+
+
+def _locale(tag: str) -> Locale:
+    try:
+        from babel import Locale
+    except ImportError as error:
+        raise DependencyError(
+            "The multilingual task needs the names in Babel's CLDR data.",
+            field="task",
+            value="multilingual",
+            remedy="pip install babel",
+        ) from error
+    return Locale.parse(tag)

@@ -1,0 +1,180 @@
+"""`SliceSpec`: everything that decides the numbers of one job, as plain data.
+
+The specification travels from the configuration through a rule's ``params`` into the job as one
+JSON text with sorted keys. So it is also what Snakemake compares to decide whether the job has to
+run again: it holds no time, no path of a temporary file and no order of a set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from infopt.config import EngineConfig
+from infopt.errors import ConfigError, check_known_keys, nearest
+
+Load = Literal["closed", "open"]
+
+MAX_NAME_BYTES = 150
+"""Longest record name; file names built from it stay below 255 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSpec:
+    """One question: candidates, a reference, and what they serve.
+
+    Attributes:
+        stage: Stage of the pipeline.
+        name: Name of the slice.
+        model: Model of all candidates.
+        reference: Slug of the candidate that the others are paired with.
+        base: Engine options of all candidates, what earlier stages chose included.
+        candidates: Engine options by slug; they win over ``base``.
+        workloads: Workload definitions by role (``load``, and ``single`` for latency alone).
+        load: Whether requests come all at once or when the workload says.
+        repeats: Pairs behind each comparison.
+        seed: Seed of the workloads.
+        criterion: Number that decides between candidates.
+        slo: Service-level objective (preset or limits).
+        slo_limits: Limits that a candidate has to keep to be chosen.
+        quality_tier: Quality suite to run; None for none.
+        models_file: File with further registry entries.
+    """
+
+    stage: str
+    name: str
+    model: str
+    reference: str
+    base: Mapping[str, Any]
+    candidates: Mapping[str, Mapping[str, Any]]
+    workloads: Mapping[str, Mapping[str, Any]]
+    load: Load = "closed"
+    repeats: int = 6
+    seed: int = 0
+    criterion: str = "output_tokens_per_s"
+    slo: str | Mapping[str, Any] = field(default_factory=dict)
+    slo_limits: tuple[str, ...] = ()
+    quality_tier: Literal["screen", "full"] | None = None
+    models_file: str | None = None
+
+    def to_json(self) -> str:
+        """Return one line of JSON, the same for the same specification."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> SliceSpec:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ConfigError: An unknown key.
+        """
+        values = json.loads(text)
+        check_known_keys(values, [f.name for f in dataclasses.fields(cls)], "a slice")
+        return cls(**{**values, "slo_limits": tuple(values.get("slo_limits", ()))})
+
+    def engine_config(self, slug: str, **changes: Any) -> EngineConfig:
+        """Return the engine configuration of a candidate."""
+        options = {**self.base, **self.candidates[slug], **changes}
+        return EngineConfig.from_dict({"model": self.model, **options})
+
+    def inherit(self, options: Mapping[str, Any]) -> SliceSpec:
+        """Return a copy whose candidates start from what an earlier stage chose."""
+        return dataclasses.replace(self, base={**self.base, **options})
+
+    def record_slug(self, slug: str) -> str:
+        """Return the record's name within its stage: ``<slice>.<slug>``."""
+        return short_name(f"{self.name}.{slug}")
+
+    def workload(self, role: str) -> dict[str, Any]:
+        """Return what a record says about the work: everything but the engine's options."""
+        return {
+            "slice": self.name,
+            "reference": self.record_slug(self.reference),
+            "load": self.load,
+            "repeats": self.repeats,
+            "criterion": self.criterion,
+            "slo": self.slo if isinstance(self.slo, str) else dict(self.slo),
+            "quality_tier": self.quality_tier,
+            **{f"{key}_workload": dict(spec) for key, spec in self.workloads.items()},
+            "role": role,
+        }
+
+
+def short_name(name: str) -> str:
+    """Return a file name of at most ``MAX_NAME_BYTES``, long ones with a hash of the whole."""
+    if len(name.encode()) <= MAX_NAME_BYTES:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:10]
+    return f"{name.encode()[: MAX_NAME_BYTES - 11].decode(errors='ignore')}-{digest}"
+
+
+def slice_names(config: Mapping[str, Any], stage: str) -> list[str]:
+    """Return the slices of a stage, in the order of the configuration."""
+    return ["precision"] if stage == "baseline" else list(config[stage])
+
+
+def slice_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
+    """Return the specification of a slice.
+
+    Args:
+        config: Completed configuration.
+        stage: ``baseline`` or ``batching``.
+        name: Name of the slice.
+
+    Raises:
+        ConfigError: There is no such slice.
+    """
+    if name not in slice_names(config, stage):
+        names = slice_names(config, stage)
+        raise ConfigError(
+            f"The stage {stage} has no slice {name!r}.{nearest(name, names)}",
+            field="slice",
+            value=name,
+            remedy=f"Slices: {', '.join(names)}.",
+        )
+    if stage == "baseline":
+        return _baseline_spec(config, name)
+    entry = config[stage][name]
+    return SliceSpec(
+        stage=stage,
+        name=name,
+        reference=entry["reference"] or entry["candidates"][0]["slug"],
+        candidates=_candidates(entry),
+        workloads={"load": config["workloads"][entry["workload"]]},
+        load=entry["load"],
+        repeats=entry["repeats"] or config["repeats"],
+        criterion=entry["criterion"],
+        slo_limits=tuple(entry["slo_limits"]),
+        **_common(config),
+    )
+
+
+def _baseline_spec(config: Mapping[str, Any], name: str) -> SliceSpec:
+    entry = config["baseline"]
+    return SliceSpec(
+        stage="baseline",
+        name=name,
+        reference=entry["reference"],
+        candidates=_candidates(entry),
+        workloads={
+            "load": config["workloads"][entry["load_workload"]],
+            "single": config["workloads"][entry["latency_workload"]],
+        },
+        repeats=config["repeats"],
+        quality_tier=entry["quality_tier"],
+        **_common(config),
+    )
+
+
+def _common(config: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("model", "seed", "slo", "models_file")
+    return {"base": config["engine"], **{key: config[key] for key in keys}}
+
+
+def _candidates(entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    shared = entry.get("engine", {})
+    return {c["slug"]: {**shared, **c["engine"]} for c in entry["candidates"]}

@@ -1,0 +1,95 @@
+"""The canonical tensor names of a decoder, with the shapes its configuration demands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from infopt.errors import CheckpointError, nearest
+from infopt.models.config import ModelConfig
+
+EMBEDDING = "model.embed_tokens.weight"
+FINAL_NORM = "model.norm.weight"
+HEAD = "lm_head.weight"
+
+
+def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return name -> shape of every tensor that a decoder of this configuration needs.
+
+    Linear weights are ``(out_features, in_features)``, norms and biases are vectors.
+    """
+    embedding = (config.vocab_size, config.hidden_size)
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: embedding, FINAL_NORM: (config.hidden_size,)}
+    if not config.tie_word_embeddings:
+        shapes[HEAD] = embedding
+    layer = _layer_shapes(config)
+    for index in range(config.num_layers):
+        shapes.update({f"model.layers.{index}.{name}": shape for name, shape in layer.items()})
+    return shapes
+
+
+def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    norms = ["input_layernorm", "post_attention_layernorm"]
+    if config.sandwich_norms:
+        norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+    shapes: dict[str, tuple[int, ...]] = {f"{norm}.weight": (hidden,) for norm in norms}
+    if config.qk_norm:
+        shapes["self_attn.q_norm.weight"] = shapes["self_attn.k_norm.weight"] = (config.head_dim,)
+    qkv, out, mlp = config.qkv_bias, config.output_bias, config.mlp_bias
+    linears = (
+        ("self_attn.q_proj", config.query_size, hidden, qkv),
+        ("self_attn.k_proj", config.kv_size, hidden, qkv),
+        ("self_attn.v_proj", config.kv_size, hidden, qkv),
+        ("self_attn.o_proj", hidden, config.query_size, out),
+        ("mlp.gate_proj", inner, hidden, mlp),
+        ("mlp.up_proj", inner, hidden, mlp),
+        ("mlp.down_proj", hidden, inner, mlp),
+    )
+    for name, num_out, num_in, bias in linears:
+        shapes[f"{name}.weight"] = (num_out, num_in)
+        if bias:
+            shapes[f"{name}.bias"] = (num_out,)
+    return shapes
+
+
+def is_norm(name: str) -> bool:
+    """Tell whether a canonical name is an RMS norm's weight."""
+    return name.endswith("norm.weight")
+
+
+def check_tensors(found: Mapping[str, tuple[int, ...]], config: ModelConfig, where: str) -> None:
+    """Compare the tensors of a file with what the configuration demands.
+
+    Args:
+        found: Canonical name -> shape.
+        config: The architecture.
+        where: File or folder, for the message.
+
+    Raises:
+        CheckpointError: Names the first tensor that is missing or has another shape.
+    """
+    for name, shape in expected_tensors(config).items():
+        if name not in found:
+            raise CheckpointError(
+                f"{where} lacks the tensor {name!r}.",
+                field=name,
+                remedy="The file is incomplete or its configuration belongs to another model.",
+            )
+        if tuple(found[name]) != shape:
+            raise CheckpointError(
+                f"{name!r} in {where} has shape {tuple(found[name])}, its configuration demands "
+                f"{shape}.",
+                field=name,
+                value=tuple(found[name]),
+                remedy="The configuration belongs to another model.",
+            )
+
+
+def unknown_tensor(name: str, known: Iterable[str], where: str) -> CheckpointError:
+    """Return the error for a tensor that no part of the decoder reads."""
+    return CheckpointError(
+        f"{where} holds the tensor {name!r}, which this architecture has no use for."
+        f"{nearest(name, known)}",
+        field=name,
+        remedy="Leaving it out could change the model's output; check the configuration.",
+    )

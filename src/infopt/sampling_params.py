@@ -1,0 +1,210 @@
+"""`SamplingParams`: what a request asks of the sampler, with vLLM's names.
+
+The order in which they act is one written rule (docs/semantics.md): logit_bias, then the
+penalties, then the min_tokens mask, then temperature, min_p, top_k, top_p. Each filter works on the
+distribution that the one before it left, renormalised. Reported log-probabilities are those of the
+raw logits, before all of this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from infopt.errors import SamplingParamsError, check_known_keys
+
+MAX_LOGPROBS = 64
+"""Most alternatives a request may ask for per position."""
+
+_MAX_STOPS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose tokens and when to stop.
+
+    Attributes:
+        n: Number of completions per prompt; completion ``i`` of a seeded request is itself seeded.
+        temperature: 0 is greedy (ties go to the lowest id); up to 100.
+        top_p: Keep the smallest set whose probability reaches this; in (0, 1].
+        top_k: Keep this many; 0 or -1 keeps all. Of tied tokens the lowest ids stay.
+        min_p: Drop tokens below this share of the most likely one's probability; in [0, 1].
+        repetition_penalty: Divides positive and multiplies negative logits of tokens seen in
+            prompt or output (CTRL, arXiv 1909.05858); 1 is off.
+        presence_penalty: Subtracted once from tokens seen in the output; in [-2, 2].
+        frequency_penalty: Subtracted per occurrence in the output; in [-2, 2].
+        logit_bias: Token id -> value in [-100, 100] added to its logit.
+        seed: Makes sampling reproducible whatever shares the batch.
+        stop: Strings that end the output; not part of it unless asked.
+        stop_token_ids: Token ids that end the output (the id is kept, its text is not shown).
+        include_stop_str_in_output: Keep the stop string in the text.
+        min_tokens: End-of-sequence and stop tokens are masked before this many.
+        max_tokens: Most tokens to make; None is up to ``max_model_len``. 0 only scores the prompt.
+        ignore_eos: Go on past end-of-sequence.
+        logprobs: Number of alternatives to report per generated token (None: nothing).
+        prompt_logprobs: The same for prompt tokens; the first position is always None.
+        detokenize: Make text; False works on ids alone (and then ``stop`` must be empty).
+        skip_special_tokens: Leave special tokens out of the text.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    min_tokens: int = 0
+    max_tokens: int | None = 16
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        """Check all values and freeze the containers.
+
+        Raises:
+            SamplingParamsError: Names the field, its value and the accepted range.
+        """
+        self._check_counts()
+        self._check_ranges()
+        self._freeze_stops()
+        self._freeze_logit_bias()
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature == 0
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SamplingParams:
+        """Build from plain data; unknown keys are errors."""
+        check_known_keys(values, [f.name for f in dataclasses.fields(cls)], "SamplingParams")
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data that :meth:`from_dict` reads back."""
+        out = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return out | {
+            "logit_bias": dict(self.logit_bias),
+            "stop": list(self.stop),
+            "stop_token_ids": list(self.stop_token_ids),
+        }
+
+    def replace(self, **changes: Any) -> SamplingParams:
+        """Return a copy with some values changed."""
+        return dataclasses.replace(self, **changes)
+
+    def _check_counts(self) -> None:
+        _int_in("n", self.n, 1, 256)
+        _int_in("top_k", self.top_k, -1, None)
+        _int_in("min_tokens", self.min_tokens, 0, None)
+        if self.max_tokens is not None:
+            _int_in("max_tokens", self.max_tokens, 0, None)
+            if self.min_tokens > self.max_tokens:
+                raise SamplingParamsError(
+                    f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}.",
+                    field="min_tokens",
+                    value=self.min_tokens,
+                    remedy="Lower min_tokens or raise max_tokens.",
+                )
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _int_in(name, getattr(self, name), 0, MAX_LOGPROBS)
+        if self.seed is not None:
+            _int_in("seed", self.seed, -(2**63), 2**64 - 1)
+
+    def _check_ranges(self) -> None:
+        _float_in("temperature", self.temperature, 0.0, 100.0)
+        _float_in("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        _float_in("min_p", self.min_p, 0.0, 1.0)
+        _float_in("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
+        _float_in("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _float_in("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        for name in ("include_stop_str_in_output", "ignore_eos", "detokenize"):
+            if not isinstance(getattr(self, name), bool):
+                raise SamplingParamsError(
+                    f"{name} must be true or false, got {getattr(self, name)!r}.",
+                    field=name,
+                    value=getattr(self, name),
+                )
+
+    def _freeze_stops(self) -> None:
+        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        if len(stops) > _MAX_STOPS or not all(isinstance(s, str) and s for s in stops):
+            raise SamplingParamsError(
+                f"stop must be at most {_MAX_STOPS} non-empty strings, got {self.stop!r}.",
+                field="stop",
+                value=self.stop,
+            )
+        if stops and not self.detokenize:
+            raise SamplingParamsError(
+                "stop strings need detokenize=True.",
+                field="stop",
+                value=self.stop,
+                remedy="Use stop_token_ids, or leave detokenize on.",
+            )
+        ids = tuple(self.stop_token_ids or ())
+        if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+            raise SamplingParamsError(
+                f"stop_token_ids must be token ids >= 0, got {self.stop_token_ids!r}.",
+                field="stop_token_ids",
+                value=self.stop_token_ids,
+            )
+        object.__setattr__(self, "stop", stops)
+        object.__setattr__(self, "stop_token_ids", ids)
+
+    def _freeze_logit_bias(self) -> None:
+        clean: dict[int, float] = {}
+        for key, value in dict(self.logit_bias or {}).items():
+            try:
+                token_id, bias = int(key), float(value)
+            except (TypeError, ValueError):
+                raise SamplingParamsError(
+                    f"logit_bias entry {key!r}: {value!r} is not a token id with a number.",
+                    field="logit_bias",
+                    value={key: value},
+                ) from None
+            if token_id < 0 or not -100.0 <= bias <= 100.0:
+                raise SamplingParamsError(
+                    f"logit_bias entry {key!r}: {value!r} is outside token ids >= 0 and "
+                    "values -100 to 100.",
+                    field="logit_bias",
+                    value={key: value},
+                )
+            clean[token_id] = bias
+        object.__setattr__(self, "logit_bias", MappingProxyType(clean))
+
+
+def _int_in(name: str, value: object, low: int, high: int | None) -> None:
+    ok = isinstance(value, int) and not isinstance(value, bool)
+    if not ok or value < low or (high is not None and value > high):  # type: ignore[operator]
+        limit = f"from {low} to {high}" if high is not None else f">= {low}"
+        raise SamplingParamsError(
+            f"{name} must be a whole number {limit}, got {value!r}.", field=name, value=value
+        )
+
+
+def _float_in(
+    name: str, value: object, low: float, high: float, *, open_low: bool = False
+) -> None:
+    ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not ok or value > high or value < low or (open_low and value == low):  # type: ignore[operator]
+        bracket = "(" if open_low else "["
+        raise SamplingParamsError(
+            f"{name} must be a number in {bracket}{low:g}, {high:g}], got {value!r}.",
+            field=name,
+            value=value,
+        )

@@ -1,0 +1,39 @@
+"""Selection: which measured configuration to serve, and why.
+
+>>> df = load_results("results")
+>>> recommendation = choose(df, slo, objective="goodput")
+>>> write_recommendation(recommendation, "results/recommendation.yaml")
+"""
+
+from infopt.select.objectives import OBJECTIVES, Objective, add_reference_ratios, get_objective
+from infopt.select.pareto import Hypervolume, hypervolume, pareto_front
+from infopt.select.quality import FLOORS, QualityFloor, check_quality, get_floor, inherit_quality
+from infopt.select.recommend import choose
+from infopt.select.recommendation import Recommendation, Rejected, Sensitivity, Tie
+from infopt.select.slo_filter import Violation, check_slo, filter_runs
+from infopt.select.yaml_file import read_recommendation, write_recommendation
+
+__all__ = [
+    "FLOORS",
+    "OBJECTIVES",
+    "Hypervolume",
+    "Objective",
+    "QualityFloor",
+    "Recommendation",
+    "Rejected",
+    "Sensitivity",
+    "Tie",
+    "Violation",
+    "add_reference_ratios",
+    "check_quality",
+    "check_slo",
+    "choose",
+    "filter_runs",
+    "get_floor",
+    "get_objective",
+    "hypervolume",
+    "inherit_quality",
+    "pareto_front",
+    "read_recommendation",
+    "write_recommendation",
+]

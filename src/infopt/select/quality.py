@@ -1,0 +1,187 @@
+"""The quality floor: how much worse than the float reference a configuration may answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from infopt.errors import ConfigError, check_known_keys
+from infopt.registry import Registry
+from infopt.select.objectives import perplexity_ratio_column
+from infopt.select.rows import config_of, matching_reference, number, ok_rows, text
+from infopt.select.violation import Violation, above, not_measured
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KINDS_OF_TEXT = ("docs", "code")
+_TASK = "quality.tasks."
+
+SCHEDULING_OPTIONS = frozenset(
+    {
+        "scheduling",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "max_model_len",
+        "block_size",
+        "num_kv_pages",
+        "kv_cache_memory_gib",
+        "enable_prefix_caching",
+        "preemption",
+        "swap_memory_gib",
+        "max_num_waiting",
+        "num_threads",
+        "seed",
+        "skip_tokenizer_init",
+        "check_integrity",
+    }
+)
+"""Options that change when tokens are computed, not what they are (given batch invariance)."""
+
+
+@dataclass(frozen=True, slots=True)
+class QualityFloor:
+    """What is lost at most. Top-1 agreement is reported, not gated.
+
+    Attributes:
+        max_kl: Mean KL divergence from the float reference in nats.
+        max_perplexity_ratio: Perplexity over the reference's, on docs and on code.
+        check_tasks: Also refuse a task score below the lower end of the 95 % interval of the
+            reference's score.
+    """
+
+    max_kl: float = 0.02
+    max_perplexity_ratio: float = 1.02
+    check_tasks: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the limits.
+
+        Raises:
+            ConfigError: A limit is negative or not a number.
+        """
+        for name in ("max_kl", "max_perplexity_ratio"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+                raise ConfigError(
+                    f"{name} must be a number >= 0, got {value!r}.", field=name, value=value
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data that ``get_floor`` reads back."""
+        return asdict(self)
+
+
+FLOORS: Registry[QualityFloor] = Registry("quality floor")
+FLOORS.register("default")(QualityFloor())
+FLOORS.register("lossy")(QualityFloor(max_kl=0.10, max_perplexity_ratio=1.10))
+
+
+def get_floor(floor: str | Mapping[str, Any] | QualityFloor) -> QualityFloor:
+    """Return a floor from its name, plain data, or itself.
+
+    Raises:
+        ConfigError: Unknown name, key or value.
+    """
+    if isinstance(floor, QualityFloor):
+        return floor
+    if isinstance(floor, str):
+        return FLOORS.get(floor)
+    check_known_keys(floor, [f.name for f in fields(QualityFloor)], "the quality floor")
+    return QualityFloor(**floor)
+
+
+def check_quality(row: Any, references: pd.DataFrame, floor: QualityFloor) -> list[Violation]:
+    """Return what a run loses beyond the floor; a loss that was not measured counts as one.
+
+    Args:
+        row: A row of ``add_derived_columns``.
+        references: From ``reference_rows``; a reference itself always passes.
+        floor: The floor.
+    """
+    if row["run"] in set(references["run"]):
+        return []
+    if text(row, "quality.protocol.tier") is None:
+        return [Violation("quality", "quality.protocol.tier", None, None, "Quality not measured")]
+    found = [_check_limit(row, "max_kl", "quality.kl_mean", floor.max_kl)]
+    for kind in KINDS_OF_TEXT:
+        column = perplexity_ratio_column(kind)
+        found.append(_check_limit(row, f"max_ppl_{kind}", column, floor.max_perplexity_ratio))
+    if floor.check_tasks:
+        found += _check_tasks(row, references)
+    return [violation for violation in found if violation is not None]
+
+
+def inherit_quality(table: pd.DataFrame, *, require_batch_invariance: bool = True) -> pd.DataFrame:
+    """Fill in the quality of runs that differ from a measured one in scheduling alone.
+
+    Scheduling, paging and batching do not change what a batch-invariant engine computes, so a
+    quality measured once holds for all of them. ``quality.inherited_from`` names the run that was
+    measured (missing for runs that were measured themselves).
+
+    Args:
+        table: From ``load_results``.
+        require_batch_invariance: Only where both runs passed the engine's self-test
+            (``ops.batch_invariant``). Turn off to accept rounding differences between batch sizes.
+    """
+    table = table.copy()
+    columns = [c for c in table.columns if c.startswith("quality.")]
+    table["quality.inherited_from"] = None
+    if "quality.protocol.tier" not in columns:
+        return table
+    sources: dict[str, pd.Series] = {}
+    for _, row in ok_rows(table).iterrows():
+        if text(row, "quality.protocol.tier") is not None:
+            sources.setdefault(_numerics(row, require_batch_invariance) or "", row)
+    for index, row in ok_rows(table).iterrows():
+        source = sources.get(_numerics(row, require_batch_invariance) or "-")
+        if text(row, "quality.protocol.tier") is None and source is not None:
+            for column in columns:
+                table.at[index, column] = source[column]
+            table.at[index, "quality.inherited_from"] = source["run"]
+    return table
+
+
+def _numerics(row: Any, require_batch_invariance: bool) -> str | None:
+    """Return a key that is equal where the same tokens are computed, or None where unknown."""
+    config = config_of(row)
+    if config is None or (require_batch_invariance and row.get("ops.batch_invariant") is not True):
+        return None
+    options = {k: v for k, v in config.items() if k not in SCHEDULING_OPTIONS and v is not None}
+    return repr((row.get("hardware_id"), sorted(options.items(), key=lambda item: item[0])))
+
+
+def _check_limit(row: Any, constraint: str, column: str, limit: float) -> Violation | None:
+    value = number(row, column)
+    if value is None:
+        return not_measured(constraint, column, limit)
+    return above(constraint, column, value, limit) if value > limit else None
+
+
+def _check_tasks(row: Any, references: pd.DataFrame) -> list[Violation | None]:
+    tier = "quality.protocol.tier"
+    base = matching_reference(references, row, tier)
+    if base is None:
+        message = f"No reference run has the protocol {row[tier]!r}, so tasks cannot be compared"
+        return [Violation("tasks", tier, None, None, message)]
+    columns = [c for c in references.columns if c.startswith(_TASK) and c.endswith(".score")]
+    names = [c.removeprefix(_TASK).removesuffix(".score") for c in columns]
+    return [_check_task(row, base, n) for n in names if number(base, f"{_TASK}{n}.score")]
+
+
+def _check_task(row: Any, base: Any, name: str) -> Violation | None:
+    """Compare a score with the reference's, if both ran the same items."""
+    column, protocol = f"{_TASK}{name}.score", f"quality.protocol.tasks.{name}"
+    score, limit = number(row, column), number(base, f"{_TASK}{name}.low")
+    if score is None:
+        return not_measured(f"task:{name}", column, limit)
+    if text(row, protocol) != text(base, protocol):
+        return not_measured(f"task:{name}", column, limit, "other items than the reference's")
+    if limit is None or score >= limit:
+        return None
+    message = (
+        f"Task {name}: score {score:.3g} is below {limit:.3g}, the lower end of the reference's "
+        f"95 % interval (reference {float(base[column]):.3g})"
+    )
+    return Violation(f"task:{name}", column, score, limit, message)

@@ -1,0 +1,167 @@
+"""Small readers of result rows, shared by filters, fronts and the recommendation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from infopt.config import EngineConfig
+from infopt.errors import ConfigError, nearest
+from infopt.results.metrics import interval_columns
+from infopt.results.table import require_columns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REFERENCE_STAGE = "baseline"
+
+
+def number(row: Any, column: str) -> float | None:
+    """Return a number of a row, or None where it is absent, missing or not a number."""
+    value = row.get(column)
+    if value is None or isinstance(value, str | bool | list | dict):
+        return None
+    value = float(value)
+    return value if math.isfinite(value) else None
+
+
+def text(row: Any, column: str) -> str | None:
+    """Return a text of a row, or None where it is absent or missing."""
+    value = row.get(column)
+    return value if isinstance(value, str) else None
+
+
+def interval(row: Any, column: str) -> tuple[float, float] | None:
+    """Return the 95 % interval of a number of a row, or None where none was recorded."""
+    names = interval_columns(column, list(row.keys()))
+    if names is None:
+        return None
+    low, high = (number(row, name) for name in names)
+    return None if low is None or high is None else (low, high)
+
+
+def ok_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows whose run reached its end."""
+    return table[table["status"] == "ok"]
+
+
+def check_runs(table: pd.DataFrame, what: str) -> None:
+    """Refuse tables without identity columns or with the same run twice.
+
+    Raises:
+        ResultError: A column is missing.
+        ConfigError: A run occurs twice.
+    """
+    require_columns(table, ["run", "stage", "slug", "status"], what)
+    repeated = table["run"][table["run"].duplicated()]
+    if len(repeated):
+        raise ConfigError(
+            f"The run {repeated.iloc[0]!r} occurs more than once.",
+            field="run",
+            value=repeated.iloc[0],
+            remedy="Select among the records of one results folder.",
+        )
+
+
+def reference_rows(
+    table: pd.DataFrame, reference: str | Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Return the runs that quality is compared with.
+
+    Args:
+        table: From ``load_results``.
+        reference: Their names (``stage/slug``). By default the runs of the ``baseline`` stage whose
+            quality was measured without a reference: that is what makes them one.
+
+    Raises:
+        ConfigError: A named run is not among those that reached their end.
+    """
+    table = ok_rows(table)
+    if reference is None:
+        if "quality.protocol.tier" not in table.columns:
+            return table.iloc[:0]
+        is_reference = table["quality.protocol.tier"].notna() & (table["stage"] == REFERENCE_STAGE)
+        if "quality.kl_mean" in table.columns:
+            is_reference &= table["quality.kl_mean"].isna()
+        return table[is_reference]
+    names = [reference] if isinstance(reference, str) else list(reference)
+    for name in names:
+        if name not in set(table["run"]):
+            raise ConfigError(
+                f"The reference run {name!r} is not among the results."
+                f"{nearest(name, table['run'])}",
+                field="reference",
+                value=name,
+            )
+    return table[table["run"].isin(names)]
+
+
+def matching_reference(
+    references: pd.DataFrame, row: Any, protocol_column: str
+) -> pd.Series | None:
+    """Return the reference that was measured under the same protocol, or None.
+
+    Numbers of different protocols are never compared.
+
+    Args:
+        references: From ``reference_rows``.
+        row: The candidate.
+        protocol_column: Where the protocol of the number stands.
+
+    Raises:
+        ConfigError: Several references fit, so that it is not clear which is meant.
+    """
+    protocol = text(row, protocol_column)
+    if protocol is None or protocol_column not in references.columns:
+        return None
+    found = references[references[protocol_column] == protocol]
+    if len(found) > 1:
+        raise ConfigError(
+            f"Several reference runs fit: {', '.join(found['run'])}.",
+            field="reference",
+            value=list(found["run"]),
+            remedy="Name the one to compare with.",
+        )
+    return found.iloc[0] if len(found) else None
+
+
+def config_of(row: Any) -> dict[str, Any] | None:
+    """Return the full engine configuration of a row, or None where another engine ran."""
+    options = nested(row, "config")
+    if options.get("model") is None:
+        return None
+    return EngineConfig.from_dict({k: v for k, v in options.items() if v is not None}).to_dict()
+
+
+def nested(row: Any, section: str) -> dict[str, Any]:
+    """Return the columns ``section.*`` of a row as nested plain data."""
+    document: dict[str, Any] = {}
+    for column in row.keys():  # noqa: SIM118  (iterating over a Series gives its values)
+        if not str(column).startswith(f"{section}."):
+            continue
+        *path, leaf = str(column).split(".")[1:]
+        value = plain(row[column])
+        if path and value is None:
+            continue  # the column exists because of another run
+        target = document
+        for part in path:
+            parent = target.get(part)
+            target[part] = parent if isinstance(parent, dict) else {}
+            target = target[part]
+        if not isinstance(target.get(leaf), dict):
+            target[leaf] = value
+    return document
+
+
+def plain(value: Any) -> Any:
+    """Return a table cell as plain data: a gap in a column turns its whole numbers into floats."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None
+        return int(value) if value.is_integer() else value
+    return value

@@ -1,0 +1,176 @@
+"""Settings and fixtures that all tests share.
+
+Thread waiting and Triton's interpreter are chosen before anything imports torch or triton.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TINY_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
+
+_CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_TEXT = [
+    "The quick brown fox jumps over the lazy dog, then rests under an old oak tree.",
+    "def add(a, b):\n    return a + b\n\n\nfor i in range(10):\n    print(add(i, 1))\n",
+    "A page table maps positions of a sequence to pages; a page holds sixteen tokens.",
+    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich. 0123456789",
+]
+
+
+@pytest.fixture(scope="session")
+def make_tiny_tokenizer() -> Callable[..., Any]:
+    """Factory of byte-level BPE tokenizers trained in memory, as transformers objects.
+
+    ``vocab_size`` entries: 256 bytes, 4 special tokens, merges. ``add_bos`` puts ``<s>`` in front
+    of every text; ``chat_template`` replaces the default one.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    def make(
+        vocab_size: int = 320, *, add_bos: bool = False, chat_template: str = _CHAT_TEMPLATE
+    ) -> PreTrainedTokenizerFast:
+        special = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
+        backend = Tokenizer(models.BPE())
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            special_tokens=special,
+            initial_alphabet=alphabet,
+            show_progress=False,
+        )
+        backend.train_from_iterator(_TEXT, trainer)
+        if add_bos:
+            backend.post_processor = processors.TemplateProcessing(
+                single="<s> $A", special_tokens=[("<s>", 0)]
+            )
+        return PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            bos_token="<s>",
+            eos_token="</s>",
+            chat_template=chat_template,
+            clean_up_tokenization_spaces=False,
+        )
+
+    return make
+
+
+def _tiny_config(family: str, vocab_size: int, changes: dict[str, Any]) -> Any:
+    from transformers import CONFIG_MAPPING
+
+    values: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 512,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": None,
+    }
+    if family == "qwen2":
+        del values["head_dim"]
+    if family == "mistral":
+        values["sliding_window"] = 24
+    if family == "gemma3_text":
+        values |= {
+            "sliding_window": 24,
+            "query_pre_attn_scalar": 16,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        }
+    return CONFIG_MAPPING[family](**(values | changes))
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(
+    tmp_path_factory: pytest.TempPathFactory, make_tiny_tokenizer: Callable[..., Any]
+) -> Callable[..., Path]:
+    """Factory of small random checkpoints: ``tiny_model_dir("llama", tie_word_embeddings=True)``.
+
+    Each folder holds float32 safetensors, config.json and a tokenizer with 320 entries, written by
+    transformers. The same arguments give the same folder (do not write into it). ``seed`` chooses
+    the weights, ``dtype`` their type, ``vocab_size`` the embedding rows (may exceed the 320
+    entries), ``max_shard_size`` splits it; everything else goes into the configuration.
+    """
+    import transformers
+
+    made: dict[str, Path] = {}
+
+    def make(
+        family: str = "llama",
+        *,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        vocab_size: int | None = None,
+        max_shard_size: str = "5GB",
+        **changes: Any,
+    ) -> Path:
+        key = repr((family, seed, dtype, vocab_size, max_shard_size, sorted(changes.items())))
+        if key not in made:
+            folder = tmp_path_factory.mktemp(f"tiny-{family}")
+            tokenizer = make_tiny_tokenizer()
+            config = _tiny_config(family, vocab_size or len(tokenizer), changes)
+            _write_tiny_model(transformers, config, folder, seed, dtype, max_shard_size)
+            tokenizer.save_pretrained(folder)
+            made[key] = folder
+        return made[key]
+
+    return make
+
+
+def _write_tiny_model(
+    transformers: Any, config: Any, folder: Path, seed: int, dtype: torch.dtype, shard: str
+) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                # Larger than the default 0.02, so that logits are far apart and errors show; norms
+                # and biases differ from their neutral value, so that leaving one out shows too.
+                scale = 0.2 if name.endswith("norm.weight") or name.endswith("bias") else 0.12
+                center = parameter if name.endswith("norm.weight") else 0.0
+                parameter.copy_(center + scale * torch.randn_like(parameter))
+    model.to(dtype).save_pretrained(folder, max_shard_size=shard)
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The SmolLM2 GGUF file of the registry, fetched if it is not cached yet."""
+    from infopt.models.registry import resolve_model
+
+    return resolve_model("smollm2-135m-instruct-q4_1", show_progress=False).path
+
+
+@pytest.fixture(scope="session")
+def gemma_path() -> Path:
+    """The Gemma 3 GGUF file of the registry; skips where it cannot be fetched."""
+    from infopt.errors import DownloadError
+    from infopt.models.registry import resolve_model
+
+    try:
+        return resolve_model("gemma-3-270m-q4_k_m", show_progress=False).path
+    except DownloadError as error:
+        pytest.skip(f"Gemma cannot be fetched here: {error.message}")
