@@ -80,7 +80,10 @@ OPTIONAL_PACKAGES = (
         "pip install flash-attn --no-build-isolation (needs CUDA and nvcc)",
     ),
     OptionalPackage(
-        "bitsandbytes", "bitsandbytes", "8-bit and 4-bit weights on CUDA", "pip install bitsandbytes"
+        "bitsandbytes",
+        "bitsandbytes",
+        "8-bit and 4-bit weights on CUDA",
+        "pip install bitsandbytes",
     ),
     OptionalPackage(
         "jupyterlab", "jupyterlab", "notebooks in a browser", "pip install 'infopt[jupyter]'"

@@ -134,10 +134,8 @@ def cpu_caches(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[
 
 def usable_cores(cgroup_root: Path = Path("/sys/fs/cgroup")) -> int:
     """Return how many cores this process may use: affinity mask and cgroup quota, at least 1."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
+    has_mask = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_mask else os.cpu_count() or 1
     quota = _cgroup_quota(cgroup_root)
     return max(min(cores, int(quota)) if quota is not None else cores, 1)
 
@@ -260,16 +258,12 @@ def _time(
 
 
 def _time_once(function: Callable[[], object], device: str) -> float:
-    _synchronize(device)
+    synchronize = (lambda: None) if device == "cpu" else (lambda: torch.cuda.synchronize(device))
+    synchronize()
     start = time.perf_counter()
     function()
-    _synchronize(device)
+    synchronize()
     return time.perf_counter() - start
-
-
-def _synchronize(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize(device)
 
 
 @functools.cache

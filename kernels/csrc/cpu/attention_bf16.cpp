@@ -2,6 +2,9 @@
 
 namespace infopt {
 
-void paged_attention_bf16(const AttentionArgs& args) { PagedAttention<bf16>(args).run(); }
+template <>
+void paged_attention<bf16>(const AttentionArgs& args) {
+  PagedAttention<bf16>(args).run();
+}
 
 }  // namespace infopt

@@ -2,6 +2,9 @@
 
 namespace infopt {
 
-void paged_attention_f32(const AttentionArgs& args) { PagedAttention<float>(args).run(); }
+template <>
+void paged_attention<float>(const AttentionArgs& args) {
+  PagedAttention<float>(args).run();
+}
 
 }  // namespace infopt

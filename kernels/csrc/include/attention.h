@@ -37,7 +37,7 @@ struct AttentionArgs {
   int num_threads;
 };
 
-void paged_attention_f32(const AttentionArgs& args);
-void paged_attention_bf16(const AttentionArgs& args);
+template <typename T>
+void paged_attention(const AttentionArgs& args);
 
 }  // namespace infopt

@@ -8,7 +8,6 @@ from typing import Any
 
 from infopt.bench.driver import DrivenEngine, LoadDriver, check_requests, engine_of
 from infopt.bench.load_result import LoadMode, LoadResult
-from infopt.bench.recording import recorded_steps
 from infopt.bench.workload_types import WorkloadRequest
 from infopt.errors import WorkloadError
 from infopt.sampling_params import SamplingParams
@@ -100,7 +99,7 @@ def _run(
         engine.reset_prefix_cache()
     driver = LoadDriver(engine, params, max_duration_s)
     pending = deque(_now(r) for r in requests)
-    with recorded_steps(engine) as step_log:
+    with driver.session() as step_log:
         while (pending or driver.in_flight) and not driver.must_stop():
             now_s = driver.origin_s if mode == "batch" else driver.clock.now()
             while pending and len(driver.in_flight) < concurrency:

@@ -6,7 +6,8 @@ An engine is driven through six members: ``add_request``, ``step``, ``abort``, `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from infopt.bench.load_result import LoadMode, LoadResult, RequestRecord
@@ -83,6 +84,26 @@ class LoadDriver:
         self.in_flight: set[str] = set()
         self.was_cut = False
 
+    @contextmanager
+    def session(self) -> Iterator[list[StepStats]]:
+        """Record the engine's steps; a run that breaks off leaves no request behind.
+
+        A step log that was on before gets the steps as well.
+        """
+        log_before = self.engine.step_log
+        steps: list[StepStats] = []
+        self.engine.step_log = steps
+        try:
+            yield steps
+        except BaseException:
+            for request_id in self.in_flight:
+                self.engine.abort(request_id)
+            raise
+        finally:
+            if log_before is not None:
+                log_before.extend(steps)
+            self.engine.step_log = log_before
+
     def dispatch(self, request: WorkloadRequest, scheduled_s: float) -> None:
         """Hand a request to the engine; a refusal is recorded, not raised."""
         record = RequestRecord(request, scheduled_s, dispatched_s=self.clock.now())
@@ -125,6 +146,8 @@ class LoadDriver:
         for request_id in self.in_flight:
             self.engine.abort(request_id)
             self.records[request_id].was_cut = True
+        if self.in_flight:
+            self.step()  # reports the aborted ones, and so frees their ids
         self.in_flight.clear()
         return True
 

@@ -206,7 +206,7 @@ class LoadResult:
             "goodput": self.evaluate(slo).to_dict() if slo else None,
             "was_cut": self.was_cut,
             "warnings": self.warnings,
-            "errors": dict(Counter(r.error for r in self.records if r.error)),
+            "errors": dict(Counter(r.error.partition(":")[0] for r in self.records if r.error)),
         }
 
     def _token_figures(self) -> dict[str, float | int | None]:

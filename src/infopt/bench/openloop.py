@@ -9,7 +9,6 @@ from typing import Any
 
 from infopt.bench.driver import DrivenEngine, LoadDriver, check_requests, engine_of
 from infopt.bench.load_result import LoadResult
-from infopt.bench.recording import recorded_steps
 from infopt.bench.workload_types import WorkloadRequest
 from infopt.sampling_params import SamplingParams
 
@@ -74,7 +73,7 @@ def _run(
     check_requests(requests, num_warmup)
     driver = LoadDriver(engine, params, max_duration_s)
     pending = deque(requests)
-    with recorded_steps(engine) as step_log:
+    with driver.session() as step_log:
         while (pending or driver.in_flight) and not driver.must_stop():
             _dispatch_due(driver, pending, max_in_flight)
             if driver.in_flight or engine.has_unfinished:

@@ -74,10 +74,11 @@ def summarize_roofline(
         return None
     measured_s = sum(p.measured_s for p in points)
     cost = sum((p.cost for p in points), StepCost())
-    shares: dict[Regime, float] = {}
+    seconds: dict[Regime, float] = {}
     for point in points:
         if point.regime is not None:
-            shares[point.regime] = shares.get(point.regime, 0.0) + point.measured_s / measured_s
+            seconds[point.regime] = seconds.get(point.regime, 0.0) + point.measured_s
+    shares: dict[Regime, float] = {regime: spent / measured_s for regime, spent in seconds.items()}
     bounds = [p.predicted_s for p in points if p.predicted_s is not None]
     total = replace(
         roofline_point(cost, measured_s, peaks),

@@ -1,120 +1,165 @@
-"""Real text without a download: CPython's documentation topics and standard-library sources.
+"""Where prompts get their tokens: real text through a tokenizer, or seeded random ids.
 
-Both are in every Python installation. Documents are split by the hash of their name into ``train``
-and ``heldout``, so that a document stays on its side when the collection grows. The text differs
-between Python versions: record `corpus_identity` beside anything measured on it.
+The text is that of `infopt.corpus`: documentation and sources that every Python holds.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import importlib
-import sysconfig
-from pathlib import Path
-from typing import Literal, get_args
+import zlib
+from typing import Any, Protocol
 
-from infopt.errors import WorkloadError, nearest
+import numpy as np
 
-TextSource = Literal["docs", "code"]
-Split = Literal["train", "heldout", "all"]
+from infopt.corpus import Kind, Split
+from infopt.corpus import text as corpus_text
+from infopt.errors import WorkloadError
 
-_HELDOUT_ONE_IN = 5
-
-# Pure-Python modules that exist from Python 3.11 to 3.13, with little data in them.
-_CODE_MODULES = (
-    "argparse", "ast", "asyncio/base_events", "asyncio/locks", "asyncio/queues", "asyncio/streams",
-    "asyncio/tasks", "bdb", "bisect", "calendar", "cmd", "code", "codecs", "collections/__init__",
-    "concurrent/futures/_base", "concurrent/futures/thread", "configparser", "contextlib", "copy",
-    "csv", "dataclasses", "difflib", "dis", "doctest", "email/message", "enum", "filecmp",
-    "fileinput", "fnmatch", "fractions", "ftplib", "functools", "getopt", "glob", "graphlib",
-    "gzip", "heapq", "hmac", "html/parser", "http/client", "http/cookies", "http/server",
-    "imaplib", "inspect", "ipaddress", "json/decoder", "json/encoder", "linecache",
-    "logging/__init__", "logging/handlers", "mailbox", "mimetypes", "numbers", "optparse", "pdb",
-    "pickle", "platform", "plistlib", "poplib", "pprint", "profile", "pstats", "queue", "random",
-    "reprlib", "sched", "selectors", "shelve", "shlex", "shutil", "smtplib", "socket",
-    "socketserver", "statistics", "string", "subprocess", "tarfile", "tempfile", "textwrap",
-    "threading", "timeit", "tokenize", "trace", "traceback", "types", "typing", "unittest/case",
-    "unittest/mock", "urllib/parse", "urllib/request", "uuid", "wave", "weakref", "zipfile",
-)  # fmt: skip
+_MAX_TEXT_CHARS = 1_000_000
+"""Longer corpora are cut: tokenizing takes a second per 2 MB, and prompts need no more."""
 
 
-def documents(source: TextSource, split: Split = "all") -> dict[str, str]:
-    """Return documents by name, in name order.
+class Encoder(Protocol):
+    """The part of a tokenizer that workloads use."""
+
+    chat_template: str | None
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Return the token ids of a text."""
+        ...
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of token ids."""
+        ...
+
+    def apply_chat_template(self, messages: list[dict[str, Any]]) -> list[int]:
+        """Return the token ids of a conversation."""
+        ...
+
+
+class TokenSource(Protocol):
+    """Makes token ids for prompts."""
+
+    def take(
+        self, num_tokens: int, rng: np.random.Generator, *, label: str = "", is_start: bool = True
+    ) -> list[int]:
+        """Return ``num_tokens`` tokens from a random place.
+
+        Args:
+            num_tokens: How many, exactly.
+            rng: Decides where.
+            label: Text put in front, so that two stretches never share a prefix by chance.
+            is_start: Whether this begins a prompt (and a sequence-start token belongs there).
+        """
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a short text, such as an instruction."""
+        ...
+
+    def user_turn(self, instruction: str, body: list[int]) -> list[int]:
+        """Return a prompt that gives an instruction about a text."""
+        ...
+
+
+class TextTokens:
+    """Tokens of real text.
 
     Args:
-        source: ``docs`` (about 80 topics, 0.5 MB) or ``code`` (about 90 modules, 2 MB).
-        split: ``heldout`` is about one document in five, ``train`` the others.
-
-    Raises:
-        WorkloadError: For an unknown source or split, or a Python without its own sources.
+        tokenizer: Any tokenizer with `Encoder`'s methods.
+        kind: Which corpus.
+        split: Which part of it; quality is measured on the other one.
     """
-    _check_choice("source", source, get_args(TextSource))
-    _check_choice("split", split, get_args(Split))
-    texts = _read_docs() if source == "docs" else _read_code()
-    return {name: texts[name] for name in sorted(texts) if _in_split(name, split)}
 
-
-def corpus_text(source: TextSource, split: Split = "all") -> str:
-    """Return all documents of a split as one string."""
-    return "\n\n".join(documents(source, split).values())
-
-
-def corpus_identity(source: TextSource, split: Split = "all") -> str:
-    """Return a short content hash of a corpus, for result records."""
-    return hashlib.sha256(corpus_text(source, split).encode()).hexdigest()[:16]
-
-
-def _in_split(name: str, split: Split) -> bool:
-    if split == "all":
-        return True
-    digest = hashlib.sha256(name.encode()).digest()
-    is_heldout = int.from_bytes(digest[:4], "big") % _HELDOUT_ONE_IN == 0
-    return is_heldout == (split == "heldout")
-
-
-@functools.cache
-def _read_docs() -> dict[str, str]:
-    try:
-        topics = importlib.import_module("pydoc_data.topics").topics
-    except ImportError as error:
-        raise _missing_text("the documentation topics (pydoc_data)") from error
-    # "docs/" keeps the names, and so the split, apart from those of modules.
-    return {f"docs/{name}": text for name, text in topics.items()}
-
-
-@functools.cache
-def _read_code() -> dict[str, str]:
-    root = Path(sysconfig.get_path("stdlib"))
-    paths = {name: _source_path(root, name) for name in _CODE_MODULES}
-    found = {f"code/{n}": p.read_text("utf-8") for n, p in paths.items() if p is not None}
-    # A module may leave the library; a stripped installation has none of them.
-    if len(found) < len(_CODE_MODULES) // 2:
-        raise _missing_text(f"the sources of the standard library ({root})")
-    return found
-
-
-def _source_path(root: Path, name: str) -> Path | None:
-    """Return the file of a module; modules turn into packages between versions."""
-    for candidate in (root / f"{name}.py", root / name / "__init__.py"):
-        if candidate.is_file():
-            return candidate
-    return None
-
-
-def _missing_text(what: str) -> WorkloadError:
-    return WorkloadError(
-        f"This Python installation lacks {what}, which workloads cut their text from.",
-        field="source",
-        remedy="Use a full CPython, or workloads of random token ids (no tokenizer).",
-    )
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise WorkloadError(
-            f"{name}={value!r} is not a choice.{nearest(str(value), choices)}",
-            field=name,
-            value=value,
-            remedy=f"Choose one of: {', '.join(choices)}.",
+    def __init__(self, tokenizer: Encoder, *, kind: Kind = "docs", split: Split = "train") -> None:
+        """Tokenize the corpus once; a stretch is then a slice."""
+        self._tokenizer = tokenizer
+        self._ids = tokenizer.encode(
+            corpus_text(kind, split)[:_MAX_TEXT_CHARS], add_special_tokens=False
         )
+        bare = tokenizer.encode("a", add_special_tokens=False)
+        with_special = tokenizer.encode("a", add_special_tokens=True)
+        # Models with a beginning-of-sequence token answer nonsense without it.
+        self._prefix = with_special[: len(with_special) - len(bare)] if bare else []
+
+    def take(
+        self, num_tokens: int, rng: np.random.Generator, *, label: str = "", is_start: bool = True
+    ) -> list[int]:
+        """Return sequence-start token, label and running text, ``num_tokens`` in all."""
+        head = (self._prefix if is_start else []) + (self.encode(label) if label else [])
+        head = head[:num_tokens]
+        return head + self._stretch(num_tokens - len(head), rng)
+
+    def _stretch(self, num_tokens: int, rng: np.random.Generator) -> list[int]:
+        """Return running text from a random place, wrapping round at the end of the corpus."""
+        start = int(rng.integers(0, len(self._ids)))
+        out = self._ids[start : start + num_tokens]
+        while len(out) < num_tokens:
+            out = out + self._ids[: num_tokens - len(out)]
+        return out
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of ``text`` without special tokens."""
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def user_turn(self, instruction: str, body: list[int]) -> list[int]:
+        """Put instruction and text into the model's chat template, or one after the other."""
+        text = self._tokenizer.decode(body)
+        content = f"{instruction}\n\n{text}"
+        if self._tokenizer.chat_template:
+            return self._tokenizer.apply_chat_template([{"role": "user", "content": content}])
+        return self._prefix + self.encode(f"{content}\n\n")
+
+
+class RandomTokens:
+    """Seeded random ids below a vocabulary size, for models without a tokenizer.
+
+    Args:
+        vocab_size: Ids are in ``[first_id, vocab_size)``.
+        first_id: First id to use (above a model's special tokens, say).
+    """
+
+    def __init__(self, vocab_size: int, *, first_id: int = 0) -> None:
+        """Check the range."""
+        if not 0 <= first_id < vocab_size:
+            raise WorkloadError(
+                f"Random token ids need 0 <= first_id < vocab_size, got first_id={first_id} and "
+                f"vocab_size={vocab_size}.",
+                field="vocab_size",
+                value=vocab_size,
+            )
+        self._low, self._high = first_id, vocab_size
+
+    def take(
+        self, num_tokens: int, rng: np.random.Generator, *, label: str = "", is_start: bool = True
+    ) -> list[int]:
+        """Return independent uniform ids (random prefixes need no label to differ)."""
+        del label, is_start
+        return rng.integers(self._low, self._high, size=num_tokens).tolist()
+
+    def encode(self, text: str) -> list[int]:
+        """Return ids that depend on the text alone, about one per four characters."""
+        rng = np.random.default_rng(zlib.crc32(text.encode()))
+        return self.take(max(len(text) // 4, 1), rng)
+
+    def user_turn(self, instruction: str, body: list[int]) -> list[int]:
+        """Return the instruction's ids followed by the text's."""
+        return self.encode(instruction) + body
+
+
+def make_token_source(
+    tokenizer: Encoder | None,
+    *,
+    vocab_size: int | None = None,
+    kind: Kind = "docs",
+    split: Split = "train",
+) -> TokenSource:
+    """Return real text for a tokenizer, or random ids below ``vocab_size`` without one."""
+    if tokenizer is not None:
+        return TextTokens(tokenizer, kind=kind, split=split)
+    if vocab_size is None:
+        raise WorkloadError(
+            "A workload without a tokenizer needs vocab_size for its random ids.",
+            field="vocab_size",
+            remedy="Pass a tokenizer, or vocab_size=model_config.num_real_tokens.",
+        )
+    return RandomTokens(vocab_size)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from infopt.bench.token_source import TokenSource
+from infopt.bench.text import TokenSource
 from infopt.registry import Registry
 
 

@@ -17,9 +17,9 @@ from typing import Any
 from infopt.bench import workload_grounded, workload_kinds, workload_trace  # noqa: F401
 from infopt.bench.options import call_with_options, check_count, option_names
 from infopt.bench.stats import percentiles
-from infopt.bench.text import Split, TextSource
-from infopt.bench.token_source import Encoder, make_token_source
+from infopt.bench.text import Encoder, make_token_source
 from infopt.bench.workload_types import WORKLOADS, WorkloadContext, WorkloadRequest
+from infopt.corpus import Kind, Split
 
 __all__ = [
     "WORKLOADS",
@@ -36,8 +36,8 @@ def build_workload(
     tokenizer: Encoder | None = None,
     vocab_size: int | None = None,
     seed: int = 0,
-    text_source: TextSource = "docs",
-    text_split: Split = "heldout",
+    text_kind: Kind = "docs",
+    text_split: Split = "train",
 ) -> list[WorkloadRequest]:
     """Build the requests of a workload, in order of arrival.
 
@@ -47,16 +47,14 @@ def build_workload(
         tokenizer: Turns real text into prompts.
         vocab_size: Without a tokenizer, prompts are random ids below this.
         seed: The same seed gives the same requests.
-        text_source: Corpus that prompts are cut from.
-        text_split: Part of it.
+        text_kind: Corpus that prompts are cut from (see `infopt.corpus`).
+        text_split: Part of it; quality is measured on the other one.
 
     Raises:
         ConfigError: Unknown kind or option.
         WorkloadError: Impossible value or malformed trace.
     """
-    tokens = make_token_source(
-        tokenizer, vocab_size=vocab_size, source=text_source, split=text_split
-    )
+    tokens = make_token_source(tokenizer, vocab_size=vocab_size, kind=text_kind, split=text_split)
     ctx = WorkloadContext(tokens, check_count("seed", seed, minimum=0))
     return call_with_options(WORKLOADS, spec, ctx)
 

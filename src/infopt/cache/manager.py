@@ -140,11 +140,15 @@ class CacheManager:
                 table[position] = NULL_PAGE
 
     def free(self, cache: SequenceCache) -> None:
-        """Give all pages back; later ones are evicted before the prefix they depend on."""
+        """Give all pages back; later ones are evicted before the prefix they depend on.
+
+        A prefix needs its pages in all groups, so the order is by position over all of them.
+        """
+        for position in range(max(map(len, cache.tables)) - 1, -1, -1):
+            for table in cache.tables:
+                if position < len(table) and table[position] != NULL_PAGE:
+                    self.pool.release(table[position])
         for table in cache.tables:
-            for page in reversed(table):
-                if page != NULL_PAGE:
-                    self.pool.release(page)
             table.clear()
         cache.keys, cache.num_tokens = [], 0
         self._live.pop(cache, None)

@@ -31,6 +31,11 @@ def print_error(error: InfoptError) -> None:
         console.print(escape(error.remedy), soft_wrap=True)
 
 
+def note(text: str) -> None:
+    """Print what is going on, dimly, beside the result."""
+    messages().print(f"[dim]{escape(text)}[/]", soft_wrap=True)
+
+
 def print_json(data: Any) -> None:
     """Print plain data as strict JSON: a NaN would be a bug, not a value."""
     typer.echo(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))

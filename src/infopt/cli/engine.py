@@ -57,18 +57,21 @@ def build_config(
 
 
 def read_engine_section(path: Path) -> dict[str, Any]:
-    """Return the engine options in a YAML file: its ``engine`` entry, or the file itself.
+    """Return the engine options in a YAML file: the ``config`` of a recommendation, or the file.
 
     Raises:
-        ConfigError: If the file cannot be read or holds no mapping.
+        ConfigError: If the file cannot be read, or is a recommendation that chose nothing.
     """
     data = read_yaml(path)
-    section = data.get("engine", data)
+    if "config" not in data:
+        return data
+    section = data["config"]
     if not isinstance(section, dict):
         raise ConfigError(
-            f"'engine' in {path} must be a mapping of options, got {section!r}.",
-            field="engine",
+            f"{path} holds no configuration: {data.get('reason', 'config is empty')}",
+            field="config",
             value=section,
+            remedy="`infopt recommend` shows why.",
         )
     return section
 

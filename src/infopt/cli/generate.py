@@ -7,9 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from infopt.cli.console import messages, output, print_error, print_json
+from infopt.cli.console import note, output, print_error, print_json
 from infopt.cli.engine import ENGINE_OPTIONS, ConfigOption, ModelOption, build_config
 from infopt.cli.options import Group, add_options
 from infopt.cli.streaming import run_request, summary, write_growing_text
@@ -25,6 +24,7 @@ SAMPLING_OPTIONS = Group(SamplingParams, title="Sampling", defaults={"max_tokens
 
 @add_options(sampling=SAMPLING_OPTIONS, engine=ENGINE_OPTIONS)
 def generate(
+    *,
     prompt: Annotated[
         str | None,
         typer.Argument(help="The prompt; '-' reads it from stdin.", show_default=False),
@@ -43,7 +43,6 @@ def generate(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the whole output as JSON when it is complete.")
     ] = False,
-    *,
     sampling: dict[str, Any],
     engine: dict[str, Any],
 ) -> None:
@@ -108,7 +107,7 @@ def _answer(llm: LLM, prompt: str | list[int], params: SamplingParams, as_json: 
     else:
         *_, last = outputs
         print_json(plain(last)) if as_json else _print_completions(last, params)
-    messages().print(f"[dim]{escape(summary(last))}[/]", soft_wrap=True)
+    note(summary(last))
 
 
 def _print_completions(last: RequestOutput, params: SamplingParams) -> None:
@@ -122,7 +121,7 @@ def _print_completions(last: RequestOutput, params: SamplingParams) -> None:
 def _converse(llm: LLM, system: str | None, params: SamplingParams) -> None:
     """Alternate between the user's lines and answers until the input ends."""
     history = _system_message(system)
-    messages().print("[dim]Ctrl-D ends, /reset starts over.[/]")
+    note("Ctrl-D ends, /reset starts over.")
     while (line := _read_line()) is not None:
         if line == "/reset":
             history = _system_message(system)
@@ -140,7 +139,7 @@ def _turn(llm: LLM, history: list[dict[str, str]], params: SamplingParams) -> li
         print_error(error)
         history.pop()
         return []
-    messages().print(f"[dim]{escape(summary(last))}[/]", soft_wrap=True)
+    note(summary(last))
     return [{"role": "assistant", "content": last.outputs[0].text}]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -61,8 +63,13 @@ def _global_options(
         bool,
         typer.Option("--debug", envvar="INFOPT_DEBUG", help="Show the traceback of an error."),
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say which kernels are chosen, and the like.")
+    ] = False,
 ) -> None:
-    """Hold the options that every command shares."""
+    """Set up what every command shares."""
+    logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.WARNING)
+    logging.getLogger("infopt").setLevel(logging.INFO if verbose else logging.WARNING)
 
 
 app.command("generate")(generate)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from infopt.cli.console import output, print_json
 
@@ -51,7 +50,7 @@ def list_command(
     from infopt.models.registry import list_models
 
     rows = [describe(entry) for entry in list_models()]
-    print_json(rows) if as_json else output().print(_table(rows))
+    print_json(rows) if as_json else _print_entries(rows)
 
 
 @models_app.command("fetch")
@@ -77,16 +76,10 @@ def describe(entry: ModelEntry) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="Registered models", title_justify="left")
-    for heading in ("model", "weights", "licence", "here", "description"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "model")
+def _print_entries(rows: list[dict[str, Any]]) -> None:
+    console = output()
     for row in rows:
-        table.add_row(
-            f"[bold]{escape(row['slug'])}[/]",
-            f"{row['stored_dtype']} ({row['format']})",
-            escape(row["licence"] or "not stated"),
-            "yes" if row["path"] else "no",
-            escape(row["description"]),
-        )
-    return table
+        facts = f"{row['stored_dtype']} {row['format']}, {row['licence'] or 'licence not stated'}"
+        here = "[green]fetched[/]" if row["path"] else "not fetched"
+        console.print(f"[bold]{escape(row['slug'])}[/]  {escape(facts)}, {here}", soft_wrap=True)
+        console.print(f"    [dim]{escape(row['description'])}[/]", soft_wrap=True)

@@ -52,6 +52,11 @@ def parse_value(text: str, option: str) -> Any:
         ) from error
 
 
+def parse_spec(text: str, option: str) -> str | dict[str, Any]:
+    """Read the name of a preset, or ``KEY=VALUE,KEY=VALUE``."""
+    return parse_pairs(text.split(","), option) if "=" in text else text
+
+
 def parse_arm(text: str) -> tuple[str, dict[str, Any]]:
     """Read ``NAME=KEY=VALUE,KEY=VALUE`` (or ``NAME=`` for no change) of ``--arm``.
 

@@ -212,8 +212,10 @@ def _check_other_options(config: Config) -> None:
     from infopt.bench.slo import SLO
     from infopt.bench.workloads import workload_options
     from infopt.select.objectives import OBJECTIVES
+    from infopt.select.quality import get_floor
 
     with_field("slo", lambda: SLO.from_spec(config["slo"]))
+    with_field("quality_floor", lambda: get_floor(config["quality_floor"]))
     with_field("select.objective", lambda: OBJECTIVES.get(config["select"]["objective"]))
     for name, spec in config["workloads"].items():
         where = f"workloads.{name}"
@@ -236,3 +238,12 @@ def with_field(where: str, check: Any) -> Any:
         raise ConfigError(
             f"{where}: {error.message}", field=where, value=error.value, remedy=error.remedy
         ) from error
+
+
+def settings_markdown(schema: Mapping[str, Any]) -> str:
+    """Return `settings_table` as a Markdown table."""
+    rows = ["| key | default | meaning |", "|---|---|---|"]
+    for key, default, description in settings_table(schema):
+        text = description.replace("|", "\\|")
+        rows.append(f"| `{key}` | {default} | {text} |")
+    return "\n".join(rows)

@@ -3,8 +3,9 @@
 Rules, in the order they act on each value:
 
 * absent: the default;
-* a mapping where the default is one: merged key by key, unless the schema says ``x-merge: replace``;
-* null as an entry of a mapping with ``x-null: removes``: the entry is taken out;
+* a mapping where the default is one: merged key by key; with ``x-merge: listed`` only the entries
+  that the user lists stay (each merged with the default entry of its name), with ``x-merge: replace``
+  nothing of the default stays;
 * anything else: what the user wrote.
 """
 
@@ -48,28 +49,28 @@ def _with_default(node: Mapping[str, Any], value: Any) -> Any:
     default = copy.deepcopy(node["default"])
     if value is _ABSENT:
         return default
-    if isinstance(value, dict) and isinstance(default, dict) and node.get("x-merge") != "replace":
+    if isinstance(value, dict) and isinstance(default, dict):
         return _merge(node, default, value)
     return value
 
 
 def _merge(node: Mapping[str, Any], default: dict[str, Any], value: dict[str, Any]) -> Any:
+    how = node.get("x-merge")
+    if how == "replace":
+        return value
     entry = node.get("additionalProperties")
-    replaces = isinstance(entry, Mapping) and entry.get("x-merge") == "replace"
-    merged = default
+    entry_node = entry if isinstance(entry, Mapping) else {}
+    merged = {} if how == "listed" else dict(default)
     for key, item in value.items():
-        if not replaces and isinstance(item, dict) and isinstance(merged.get(key), dict):
-            merged[key] = _merge({}, merged[key], item)
-        else:
-            merged[key] = item
+        old = default.get(key)
+        is_mapping = isinstance(item, dict) and isinstance(old, dict)
+        merged[key] = _merge(entry_node, old, item) if is_mapping else item
     return merged
 
 
 def _complete_mapping(
     schema: Mapping[str, Any], node: Mapping[str, Any], value: dict[str, Any]
 ) -> dict[str, Any]:
-    if node.get("x-null") == "removes":
-        value = {k: v for k, v in value.items() if v is not None}
     properties = node.get("properties", {})
     entry = node.get("additionalProperties")
     for key, child in properties.items():

@@ -12,9 +12,6 @@ from typing import Any
 
 import torch
 
-RANDOM_MODEL = "random"
-"""Value of the configuration key ``model`` that asks for it."""
-
 _CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",

@@ -12,12 +12,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from infopt.config import EngineConfig
 from infopt.errors import ConfigError, check_known_keys, nearest
 
 Load = Literal["closed", "open"]
+
+RANDOM_MODEL = "random"
+"""Value of the configuration key ``model`` that asks for a tiny random model."""
 
 MAX_NAME_BYTES = 150
 """Longest record name; file names built from it stay below 255 bytes."""
@@ -32,13 +36,14 @@ class SliceSpec:
         name: Name of the slice.
         model: Model of all candidates.
         reference: Slug of the candidate that the others are paired with.
-        base: Engine options of all candidates, what earlier stages chose included.
-        candidates: Engine options by slug; they win over ``base``.
+        base: Engine options of the whole pipeline and what earlier stages chose.
+        shared: Engine options of this slice; they win over ``base``.
+        candidates: Engine options by slug: the choice itself; they win over both.
         workloads: Workload definitions by role (``load``, and ``single`` for latency alone).
         load: Whether requests come all at once or when the workload says.
         repeats: Pairs behind each comparison.
-        seed: Seed of the workloads.
-        criterion: Number that decides between candidates.
+        seeds: Seeds of the workload; repeats go through them in turn.
+        criterion: What decides between candidates (an objective of `infopt.select`).
         slo: Service-level objective (preset or limits).
         slo_limits: Limits that a candidate has to keep to be chosen.
         quality_tier: Quality suite to run; None for none.
@@ -50,12 +55,13 @@ class SliceSpec:
     model: str
     reference: str
     base: Mapping[str, Any]
+    shared: Mapping[str, Any]
     candidates: Mapping[str, Mapping[str, Any]]
     workloads: Mapping[str, Mapping[str, Any]]
     load: Load = "closed"
     repeats: int = 6
-    seed: int = 0
-    criterion: str = "output_tokens_per_s"
+    seeds: tuple[int, ...] = (0,)
+    criterion: str = "throughput"
     slo: str | Mapping[str, Any] = field(default_factory=dict)
     slo_limits: tuple[str, ...] = ()
     quality_tier: Literal["screen", "full"] | None = None
@@ -74,12 +80,17 @@ class SliceSpec:
         """
         values = json.loads(text)
         check_known_keys(values, [f.name for f in dataclasses.fields(cls)], "a slice")
-        return cls(**{**values, "slo_limits": tuple(values.get("slo_limits", ()))})
+        lists = {k: tuple(v) for k, v in values.items() if isinstance(v, list)}
+        return cls(**{**values, **lists})
 
     def engine_config(self, slug: str, **changes: Any) -> EngineConfig:
         """Return the engine configuration of a candidate."""
-        options = {**self.base, **self.candidates[slug], **changes}
+        options = {**self.base, **self.shared, **self.candidates[slug], **changes}
         return EngineConfig.from_dict({"model": self.model, **options})
+
+    def with_model(self, model: str) -> SliceSpec:
+        """Return a copy for another model."""
+        return dataclasses.replace(self, model=model)
 
     def inherit(self, options: Mapping[str, Any]) -> SliceSpec:
         """Return a copy whose candidates start from what an earlier stage chose."""
@@ -89,7 +100,7 @@ class SliceSpec:
         """Return the record's name within its stage: ``<slice>.<slug>``."""
         return short_name(f"{self.name}.{slug}")
 
-    def workload(self, role: str) -> dict[str, Any]:
+    def workload(self) -> dict[str, Any]:
         """Return what a record says about the work: everything but the engine's options."""
         return {
             "slice": self.name,
@@ -97,10 +108,8 @@ class SliceSpec:
             "load": self.load,
             "repeats": self.repeats,
             "criterion": self.criterion,
-            "slo": self.slo if isinstance(self.slo, str) else dict(self.slo),
             "quality_tier": self.quality_tier,
             **{f"{key}_workload": dict(spec) for key, spec in self.workloads.items()},
-            "role": role,
         }
 
 
@@ -110,6 +119,11 @@ def short_name(name: str) -> str:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:10]
     return f"{name.encode()[: MAX_NAME_BYTES - 11].decode(errors='ignore')}-{digest}"
+
+
+def model_name(model: str, results_dir: str | Path) -> str:
+    """Return what the configuration's ``model`` stands for: itself, or where ``random`` lies."""
+    return str(Path(results_dir, "models", RANDOM_MODEL)) if model == RANDOM_MODEL else model
 
 
 def slice_names(config: Mapping[str, Any], stage: str) -> list[str]:
@@ -143,6 +157,7 @@ def slice_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
         stage=stage,
         name=name,
         reference=entry["reference"] or entry["candidates"][0]["slug"],
+        shared=entry["engine"],
         candidates=_candidates(entry),
         workloads={"load": config["workloads"][entry["workload"]]},
         load=entry["load"],
@@ -153,12 +168,39 @@ def slice_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
     )
 
 
+def select_spec(config: Mapping[str, Any], name: str) -> SliceSpec:
+    """Return a slice of the last stage; its candidates are known when the others have ended.
+
+    Args:
+        config: Completed configuration.
+        name: ``finalists`` (on the seed of the search) or ``validation`` (on fresh ones).
+    """
+    entry = config["select"]
+    common = _common(config)
+    if name == "validation":
+        common["seeds"] = tuple(entry["validation_seeds"])
+    return SliceSpec(
+        stage="select",
+        name=name,
+        reference="",
+        shared={},
+        candidates={},
+        workloads={"load": config["workloads"][entry["workload"]]},
+        load=entry["load"],
+        repeats=config["repeats"],
+        criterion=entry["objective"],
+        quality_tier=entry["quality_tier"] if name == "finalists" else None,
+        **common,
+    )
+
+
 def _baseline_spec(config: Mapping[str, Any], name: str) -> SliceSpec:
     entry = config["baseline"]
     return SliceSpec(
         stage="baseline",
         name=name,
         reference=entry["reference"],
+        shared={},
         candidates=_candidates(entry),
         workloads={
             "load": config["workloads"][entry["load_workload"]],
@@ -171,10 +213,9 @@ def _baseline_spec(config: Mapping[str, Any], name: str) -> SliceSpec:
 
 
 def _common(config: Mapping[str, Any]) -> dict[str, Any]:
-    keys = ("model", "seed", "slo", "models_file")
-    return {"base": config["engine"], **{key: config[key] for key in keys}}
+    keys = ("model", "slo", "models_file")
+    return {"base": config["engine"], "seeds": (config["seed"],), **{k: config[k] for k in keys}}
 
 
 def _candidates(entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    shared = entry.get("engine", {})
-    return {c["slug"]: {**shared, **c["engine"]} for c in entry["candidates"]}
+    return {c["slug"]: c["engine"] for c in entry["candidates"]}

@@ -17,6 +17,7 @@ import torch
 from infopt.errors import CheckpointError, UnsupportedModelError
 from infopt.models import tensor_names
 from infopt.models.checkpoint import Checkpoint
+from infopt.models.config import ModelConfig
 from infopt.models.gguf_config import gguf_config, gguf_family
 from infopt.models.gguf_reader import GGUFReader, GGUFTensor
 
@@ -74,6 +75,7 @@ class GGUFCheckpoint(Checkpoint):
         self._tensors = self._translate_names()
         found = {name: tensor.shape for name, tensor in self._tensors.items()}
         tensor_names.check_tensors(found, self.config, path.name)
+        self._check_types()
         self._tokenizer: Tokenizer | None = None
 
     @property
@@ -141,7 +143,7 @@ class GGUFCheckpoint(Checkpoint):
         self._tensors = {}
         self._reader.close()
 
-    def _read_config(self):
+    def _read_config(self) -> ModelConfig:
         reader = self._reader
         if "token_embd.weight" not in reader.tensors:
             raise CheckpointError(
@@ -169,16 +171,25 @@ class GGUFCheckpoint(Checkpoint):
             tensors[canonical] = tensor
         return tensors
 
+    def _check_types(self) -> None:
+        """Dequantize one row of every block type, so that none fails after half the model."""
+        samples = {tensor.type_name: tensor for tensor in self._tensors.values()}
+        for tensor in samples.values():
+            self._dequantize_blocks(tensor, self._reader.data(tensor.name)[:1])
+
     def _find(self, name: str) -> GGUFTensor:
         if name not in self._tensors:
             raise CheckpointError(f"{self.path.name} has no tensor {name!r}.", field=name)
         return self._tensors[name]
 
     def _dequantize(self, tensor: GGUFTensor) -> np.ndarray:
+        values = self._dequantize_blocks(tensor, self._reader.data(tensor.name))
+        return values.reshape(tensor.shape)
+
+    def _dequantize_blocks(self, tensor: GGUFTensor, blocks: np.ndarray) -> np.ndarray:
         from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize
 
-        blocks = self._reader.data(tensor.name)
         kind = GGMLQuantizationType[tensor.type_name]
         if tensor.type_name in ("F32", "F16"):
             values = blocks.view(np.dtype("<f4" if tensor.type_name == "F32" else "<f2"))
@@ -192,8 +203,7 @@ class GGUFCheckpoint(Checkpoint):
                     field=tensor.name,
                     value=tensor.type_name,
                 ) from error
-        values = values.astype(np.float32, copy=not values.flags.writeable)
-        return values.reshape(tensor.shape)
+        return values.astype(np.float32, copy=not values.flags.writeable)
 
 
 def canonical_name(name: str, *, sandwich_norms: bool) -> str | None:

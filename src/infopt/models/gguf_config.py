@@ -11,6 +11,7 @@ import numpy as np
 
 from infopt.errors import CheckpointError, UnsupportedModelError
 from infopt.models.config import LayerKind, ModelConfig, RopeConfig
+from infopt.models.gguf_fields import GGUFFields
 
 GEMMA_WINDOW_THETA = 10_000.0
 GEMMA_PATTERN = 6
@@ -45,84 +46,6 @@ FAMILIES: dict[str, GGUFFamily] = {
         {"qk_norm": True, "sandwich_norms": True, "activation": "gelu_tanh"},
     ),
 }
-
-# What a file may say about its architecture. Anything else could change the result, so it is
-# refused by name instead of being skipped.
-_KNOWN_KEYS = {
-    "attention.causal",
-    "attention.head_count",
-    "attention.head_count_kv",
-    "attention.key_length",
-    "attention.layer_norm_rms_epsilon",
-    "attention.sliding_window",
-    "attention.sliding_window_pattern",
-    "attention.value_length",
-    "attn_logit_softcapping",
-    "block_count",
-    "context_length",
-    "embedding_length",
-    "expert_count",
-    "feed_forward_length",
-    "final_logit_softcapping",
-    "rope.dimension_count",
-    "rope.freq_base",
-    "rope.freq_base_swa",
-    "rope.scale_linear",
-    "rope.scaling.factor",
-    "rope.scaling.finetuned",
-    "rope.scaling.original_context_length",
-    "rope.scaling.type",
-    "rope.scaling.yarn_beta_fast",
-    "rope.scaling.yarn_beta_slow",
-    "vocab_size",
-}
-
-
-class _Fields:
-    """Reads ``<architecture>.<key>`` metadata and names what is missing or odd."""
-
-    def __init__(self, metadata: Mapping[str, Any], architecture: str) -> None:
-        self.metadata = metadata
-        self.architecture = architecture
-        for key in metadata:
-            if key.startswith(f"{architecture}.") and self._suffix(key) not in _KNOWN_KEYS:
-                raise self.unsupported(self._suffix(key))
-
-    def _suffix(self, key: str) -> str:
-        return key.removeprefix(f"{self.architecture}.")
-
-    def __contains__(self, key: str) -> bool:
-        return f"{self.architecture}.{key}" in self.metadata
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return one value; a per-layer array is accepted where all layers agree."""
-        value = self.metadata.get(f"{self.architecture}.{key}", default)
-        if isinstance(value, np.ndarray):
-            if len(set(value.tolist())) != 1:
-                raise self.unsupported(key)
-            return value.tolist()[0]
-        return value
-
-    def need(self, key: str) -> Any:
-        """Return a value that every file must give."""
-        if key not in self:
-            raise CheckpointError(
-                f"The GGUF metadata lack {self.architecture}.{key}.",
-                field=f"{self.architecture}.{key}",
-                remedy="Convert the model again with a current converter.",
-            )
-        return self.get(key)
-
-    def unsupported(self, key: str) -> UnsupportedModelError:
-        """Return the error for a setting that the decoder does not implement."""
-        name = f"{self.architecture}.{key}"
-        value = self.metadata.get(name)
-        shown = "per-layer values" if isinstance(value, np.ndarray) else repr(value)
-        return UnsupportedModelError(
-            f"The GGUF metadata set {name} to {shown}, which is not supported.",
-            field=name,
-            value=value,
-        )
 
 
 def gguf_family(metadata: Mapping[str, Any]) -> GGUFFamily:
@@ -170,23 +93,27 @@ def gguf_config(
         CheckpointError: Names the metadata key that is missing.
     """
     family = gguf_family(metadata)
-    fields = _Fields(metadata, metadata["general.architecture"])
+    fields = GGUFFields(metadata, metadata["general.architecture"])
     _refuse_what_is_not_computed(fields)
-    num_heads, hidden = (
-        int(fields.need("attention.head_count")),
-        int(fields.need("embedding_length")),
-    )
+    num_heads = int(fields.need("attention.head_count"))
+    hidden = int(fields.need("embedding_length"))
     head_dim = int(fields.get("attention.key_length", hidden // num_heads))
     num_layers = int(fields.need("block_count"))
     for key in ("attention.value_length", "rope.dimension_count"):
         if int(fields.get(key, head_dim)) != head_dim:
             raise fields.unsupported(key)
+    if rope_factors is not None and len(rope_factors) != head_dim // 2:
+        raise CheckpointError(
+            f"rope_freqs.weight has {len(rope_factors)} factors, heads of {head_dim} need "
+            f"{head_dim // 2}.",
+            field="rope_freqs.weight",
+            value=len(rope_factors),
+        )
     kinds, window = _layers(fields, num_layers, family.family)
-    num_real_tokens = count_real_tokens(metadata, vocab_size)
     return ModelConfig(
         family=family.family,
         vocab_size=vocab_size,
-        num_real_tokens=num_real_tokens,
+        num_real_tokens=count_real_tokens(metadata, vocab_size),
         hidden_size=hidden,
         intermediate_size=int(fields.need("feed_forward_length")),
         num_layers=num_layers,
@@ -240,7 +167,7 @@ def _is_padding(tokens: list[str], types: np.ndarray | None, index: int) -> bool
     return unused and _PADDING.fullmatch(tokens[index]) is not None
 
 
-def _refuse_what_is_not_computed(fields: _Fields) -> None:
+def _refuse_what_is_not_computed(fields: GGUFFields) -> None:
     if int(fields.get("expert_count", 0)) > 0:
         raise fields.unsupported("expert_count")
     if not fields.get("attention.causal", True):
@@ -250,10 +177,12 @@ def _refuse_what_is_not_computed(fields: _Fields) -> None:
 
 
 def _layers(
-    fields: _Fields, num_layers: int, family: str
+    fields: GGUFFields, num_layers: int, family: str
 ) -> tuple[tuple[LayerKind, ...], int | None]:
+    kinds: list[LayerKind]
     if family != "gemma3_text":
-        return ("full",) * num_layers, None
+        kinds = ["full"] * num_layers
+        return tuple(kinds), None
     window = int(fields.need("attention.sliding_window"))
     pattern = fields.metadata.get("gemma3.attention.sliding_window_pattern", GEMMA_PATTERN)
     if isinstance(pattern, np.ndarray):
@@ -262,7 +191,8 @@ def _layers(
         is_window = [(i + 1) % int(pattern) != 0 for i in range(num_layers)]
     if len(is_window) != num_layers:
         raise fields.unsupported("attention.sliding_window_pattern")
-    return tuple("window" if w else "full" for w in is_window), window
+    kinds = ["window" if w else "full" for w in is_window]
+    return tuple(kinds), window
 
 
 def _attention_scale(
@@ -275,17 +205,17 @@ def _attention_scale(
     return head_dim**-0.5
 
 
-def _theta(fields: _Fields) -> float:
+def _theta(fields: GGUFFields) -> float:
     return float(fields.get("rope.freq_base", 10_000.0))
 
 
-def _rope_window(fields: _Fields, family: str) -> RopeConfig | None:
+def _rope_window(fields: GGUFFields, family: str) -> RopeConfig | None:
     if family != "gemma3_text":
         return None
     return RopeConfig(float(fields.get("rope.freq_base_swa", GEMMA_WINDOW_THETA)))
 
 
-def _rope_scaling(fields: _Fields) -> dict[str, Any] | None:
+def _rope_scaling(fields: GGUFFields) -> dict[str, Any] | None:
     kind = fields.get("rope.scaling.type", "linear" if "rope.scale_linear" in fields else "none")
     if kind == "none":
         return None
@@ -304,7 +234,7 @@ def _rope_scaling(fields: _Fields) -> dict[str, Any] | None:
     return scaling
 
 
-def _softcap(fields: _Fields, key: str) -> float | None:
+def _softcap(fields: GGUFFields, key: str) -> float | None:
     return float(fields.get(key, 0.0)) or None
 
 

@@ -160,8 +160,10 @@ class _Cursor:
     def string(self) -> str:
         return self.take(self.scalar("Q")).decode("utf-8", errors="surrogateescape")
 
-    def value(self, type_id: int | None = None) -> Any:
-        type_id = self.scalar("I") if type_id is None else type_id
+    def value(self) -> Any:
+        return self.value_of(self.scalar("I"))
+
+    def value_of(self, type_id: int) -> Any:
         if type_id == _STRING:
             return self.string()
         if type_id == _ARRAY:
@@ -171,7 +173,7 @@ class _Cursor:
     def array(self) -> Any:
         type_id, length = self.scalar("I"), self.scalar("Q")
         if type_id in (_STRING, _ARRAY):
-            return [self.value(type_id) for _ in range(length)]
+            return [self.value_of(type_id) for _ in range(length)]
         dtype = np.dtype(self._code(type_id)).newbyteorder("<")
         return np.frombuffer(self.take(length * dtype.itemsize), dtype).copy()
 
@@ -204,10 +206,8 @@ def gguf_stored_dtype(path: Path) -> str:
 
     reader = GGUFReader(path)
     file_type = reader.metadata.get("general.file_type")
-    if file_type in list(LlamaFileType):
-        return (
-            LlamaFileType(int(file_type)).name.removeprefix("MOSTLY_").removeprefix("ALL_").lower()
-        )
+    if file_type is not None and file_type in list(LlamaFileType):
+        return LlamaFileType(int(file_type)).name.split("_", 1)[1].lower()
     sizes: dict[str, int] = {}
     for tensor in reader.tensors.values():
         sizes[tensor.type_name] = sizes.get(tensor.type_name, 0) + tensor.num_bytes

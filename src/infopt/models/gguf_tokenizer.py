@@ -175,7 +175,8 @@ def score_merges(tokens: list[str], scores: np.ndarray, types: np.ndarray) -> li
     for index in np.flatnonzero(types == _NORMAL):
         piece = tokens[index]
         for cut in range(1, len(piece)):
-            left, right = ids.get(piece[:cut]), ids.get(piece[cut:])
+            left = ids.get(piece[:cut])
+            right = None if left is None else ids.get(piece[cut:])
             if left is not None and right is not None:
                 merges.append((-scores[index], left, right, piece[:cut], piece[cut:]))
     merges.sort()
@@ -210,7 +211,6 @@ def _post_processor(metadata: Mapping[str, Any], tokens: list[str], kind: str) -
         after = _special_token(metadata, tokens, "eos", special)
     return processors.TemplateProcessing(
         single=f"{before} $A {after}".strip(),
-        pair=f"{before} $A {before}:1 $B:1 {after}:1".replace(" :1", "").strip(),
         special_tokens=special,
     )
 

@@ -50,20 +50,12 @@ FAMILIES: dict[str, HFFamily] = {
 }
 
 
-def read_hf_config(folder: Path) -> dict[str, Any]:
-    """Read ``config.json``, with the eos ids that ``generation_config.json`` adds.
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
 
     Raises:
         CheckpointError: If the file is missing or is not a JSON object.
     """
-    config = _read_object(folder / "config.json")
-    if (folder / "generation_config.json").exists():
-        generation = _read_object(folder / "generation_config.json")
-        config["generation_eos_token_id"] = generation.get("eos_token_id")
-    return config
-
-
-def _read_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -79,18 +71,23 @@ def _read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def hf_config(raw: Mapping[str, Any], *, num_real_tokens: int | None = None) -> ModelConfig:
+def hf_config(
+    raw: Mapping[str, Any],
+    *,
+    num_real_tokens: int | None = None,
+    generation: Mapping[str, Any] | None = None,
+) -> ModelConfig:
     """Translate the content of a ``config.json``.
 
     Args:
         raw: The JSON object.
         num_real_tokens: Entries of the tokenizer; None if there is none.
+        generation: Content of ``generation_config.json``, whose eos ids take precedence.
 
     Raises:
         UnsupportedModelError: Names the architecture or setting that is not supported.
         CheckpointError: If transformers refuses the values.
     """
-    eos = raw.get("generation_eos_token_id")
     raw = text_config(raw)
     config = _parse(raw)
     family = FAMILIES[config.model_type]
@@ -127,7 +124,8 @@ def hf_config(raw: Mapping[str, Any], *, num_real_tokens: int | None = None) -> 
         final_softcap=getattr(config, "final_logit_softcapping", None),
         tie_word_embeddings=config.tie_word_embeddings,
         bos_token_id=config.bos_token_id,
-        eos_token_ids=_id_tuple(eos) or _id_tuple(config.eos_token_id),
+        eos_token_ids=_id_tuple((generation or {}).get("eos_token_id"))
+        or _id_tuple(config.eos_token_id),
         **family.values,
     )
 
@@ -214,7 +212,7 @@ def _layers(config: Any, family: HFFamily) -> tuple[tuple[LayerKind, ...], int |
                 value=name,
                 remedy=f"Supported: {', '.join(_LAYER_KINDS)}.",
             )
-    kinds = tuple(_LAYER_KINDS[name] for name in names)
+    kinds: tuple[LayerKind, ...] = tuple(_LAYER_KINDS[name] for name in names)
     if len(kinds) != config.num_hidden_layers or ("window" in kinds and window is None):
         raise CheckpointError(
             f"layer_types has {len(kinds)} entries for {config.num_hidden_layers} layers and "
@@ -263,7 +261,7 @@ def _id_tuple(value: int | list[int] | None) -> tuple[int, ...]:
 
 def hf_stored_dtype(folder: Path) -> str:
     """Return the type that ``config.json`` gives for the weights, or ``unknown``."""
-    raw = _read_object(folder / "config.json")
+    raw = read_json(folder / "config.json")
     for part in (raw, raw.get("text_config") or {}):
         for key in ("dtype", "torch_dtype"):
             if part.get(key):

@@ -12,7 +12,8 @@ import torch
 from infopt.errors import CheckpointError
 from infopt.models import tensor_names
 from infopt.models.checkpoint import Checkpoint
-from infopt.models.hf_config import hf_config, read_hf_config, text_config
+from infopt.models.config import ModelConfig
+from infopt.models.hf_config import hf_config, read_json, text_config
 
 if TYPE_CHECKING:
     from infopt.models.tokenizer import Tokenizer
@@ -52,20 +53,19 @@ class SafetensorsCheckpoint(Checkpoint):
         self.path = path
         self._files: dict[str, Any] = {}
         self._tokenizer: Tokenizer | None = None
-        raw = read_hf_config(path)
-        text_config(raw)  # an unsupported architecture is reported before anything else is read
-        self.config = hf_config(raw, num_real_tokens=self._count_real_tokens())
+        self.config = self._read_config()
+        self._expected = tensor_names.expected_tensors(self.config)
         self._shards = self._find_shards()
         tensor_names.check_tensors(self._shapes(), self.config, path.name)
         self._check_tied_head()
 
     def names(self) -> list[str]:
         """Return the canonical names of all tensors."""
-        return list(tensor_names.expected_tensors(self.config))
+        return list(self._expected)
 
     def get(self, name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Read one tensor (see `Checkpoint.get`)."""
-        if name not in self._shards or name not in tensor_names.expected_tensors(self.config):
+        if name not in self._expected:
             raise CheckpointError(f"{self.path.name} has no tensor {name!r}.", field=name)
         values = self._read(name)
         if self.config.family == "gemma3_text" and tensor_names.is_norm(name):
@@ -89,22 +89,28 @@ class SafetensorsCheckpoint(Checkpoint):
         """Let go of the shards."""
         self._files = {}
 
-    def _count_real_tokens(self) -> int | None:
+    def _read_config(self) -> ModelConfig:
         from infopt.models.tokenizer import has_tokenizer
 
-        return self.tokenizer().vocab_size if has_tokenizer(self.path) else None
+        raw = read_json(self.path / "config.json")
+        text_config(raw)  # an unsupported architecture is reported before anything else is read
+        generation = self.path / "generation_config.json"
+        return hf_config(
+            raw,
+            num_real_tokens=self.tokenizer().vocab_size if has_tokenizer(self.path) else None,
+            generation=read_json(generation) if generation.exists() else None,
+        )
 
     def _find_shards(self) -> dict[str, tuple[str, str]]:
         """Return canonical name -> (shard file, name in the shard)."""
         shards: dict[str, tuple[str, str]] = {}
-        known = tensor_names.expected_tensors(self.config)
         for stored, shard in self._stored_tensors().items():
             if _BUFFERS.search(stored) or _VISION.match(stored):
                 continue
             name = _canonical_name(stored)
             tied_head = name == tensor_names.HEAD and self.config.tie_word_embeddings
-            if name not in known and not tied_head:
-                raise tensor_names.unknown_tensor(stored, known, shard)
+            if name not in self._expected and not tied_head:
+                raise tensor_names.unknown_tensor(stored, self._expected, shard)
             self._check_dtype(stored, shard)
             shards[name] = (shard, stored)
         return shards

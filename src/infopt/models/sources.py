@@ -54,8 +54,9 @@ _KEYS = {"path": ("path",), "pypi": ("pypi", "member"), "repo": ("repo", "revisi
 
 
 def read_source(values: Mapping[str, Any], where: str) -> Source:
-    """Read one source from YAML: ``path:``, ``pypi:`` with ``member:``, or ``repo:`` with
-    ``revision:``.
+    """Read one source from YAML.
+
+    It has ``path``, or ``pypi`` and ``member``, or ``repo`` and ``revision``.
 
     Raises:
         ConfigError: If it is none of the three, or a key is missing or unknown.

@@ -36,8 +36,7 @@ class Tokenizer:
         """Wrap a tokenizer; the byte table is built when first needed."""
         self.hf = hf
         backend = hf.backend_tokenizer
-        highest = max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
-        self.vocab_size: int = highest + 1 if num_tokens is None else num_tokens
+        self.vocab_size: int = _count_tokens(backend) if num_tokens is None else num_tokens
         self._special_ids = frozenset(
             index for index, token in backend.get_added_tokens_decoder().items() if token.special
         )
@@ -65,7 +64,11 @@ class Tokenizer:
         Args:
             text: Any text; the text of special tokens becomes those tokens.
             add_special_tokens: Add BOS (or EOS) where the checkpoint asks for it.
+
+        Raises:
+            PromptError: If the text holds half of a surrogate pair, which no bytes stand for.
         """
+        _check_encodable(text)
         return self.hf.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -133,7 +136,7 @@ class Tokenizer:
                 tokenize=False,
                 **options,
             )
-        except (TemplateError, TypeError, KeyError) as error:
+        except (TemplateError, TypeError, KeyError, ValueError) as error:
             raise PromptError(
                 f"The chat template refuses these messages: {error}", field="messages"
             ) from error
@@ -190,6 +193,23 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer(hf)
 
 
+def _check_encodable(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"The prompt holds {text[error.start]!r} at position {error.start}, half of a "
+            "surrogate pair.",
+            field="prompt",
+            value=text[error.start],
+            remedy="Decode the text as UTF-16 or UTF-8 before sending it.",
+        ) from error
+
+
+def _count_tokens(backend: Any) -> int:
+    return max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+
 def _byte_table(backend: Any, num_tokens: int) -> list[bytes]:
     """Return the bytes of ids 0 .. num_tokens - 1 (empty for ids that are not used)."""
     to_bytes = _piece_decoder(backend)
@@ -207,15 +227,16 @@ def _piece_decoder(backend: Any):
     Raises:
         UnsupportedModelError: If it is neither byte-level nor SentencePiece with byte fallback.
     """
-    decoder = json.loads(backend.to_str())["decoder"] if backend.decoder is not None else None
-    kinds = _decoder_kinds(decoder)
+    # Only the decoder is serialised: the whole tokenizer would be tens of megabytes.
+    kinds = _decoder_kinds(json.loads(backend.decoder.__getstate__()) if backend.decoder else None)
     if "ByteLevel" in kinds:
         table = byte_level_alphabet()
         return lambda piece: bytes(table[character] for character in piece)
     if "ByteFallback" in kinds or "Metaspace" in kinds:
         return _sentencepiece_bytes
     raise UnsupportedModelError(
-        f"Token bytes are not known for a tokenizer that decodes with {sorted(kinds) or 'nothing'}.",
+        f"The decoder of this tokenizer is of an unknown kind ({sorted(kinds)}), so the bytes of "
+        "its tokens are not known.",
         field="tokenizer",
         value=sorted(kinds),
         remedy="Supported: byte-level BPE and SentencePiece with byte fallback.",

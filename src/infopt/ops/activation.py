@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from infopt.ops import cpu
 from infopt.ops.dispatch import Implementation
 
 
@@ -23,4 +24,7 @@ def gated_activation(gate_up: torch.Tensor, kind: str) -> torch.Tensor:
     return activated.mul_(up)
 
 
-IMPLEMENTATIONS = [Implementation("reference", lambda: gated_activation)]
+IMPLEMENTATIONS = [
+    Implementation("cpu", cpu.load_gated_activation, cpu.why_not),
+    Implementation("reference", lambda: gated_activation),
+]

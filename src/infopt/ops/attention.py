@@ -15,6 +15,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from infopt.ops import cpu
 from infopt.ops.context import ForwardContext, GroupContext, KVPages
 from infopt.ops.dispatch import Implementation
 
@@ -182,4 +183,7 @@ class _OnlineSoftmax:
         return self.values / self.total
 
 
-IMPLEMENTATIONS = [Implementation("reference", lambda: paged_attention)]
+IMPLEMENTATIONS = [
+    Implementation("cpu", cpu.load_attention, cpu.why_not),
+    Implementation("reference", lambda: paged_attention),
+]

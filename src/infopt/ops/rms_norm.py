@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from infopt.ops import cpu
 from infopt.ops.dispatch import Implementation
 
 
@@ -44,4 +45,7 @@ def add_rms_norm(
     return rms_norm(total, weight, eps), total
 
 
-IMPLEMENTATIONS = [Implementation("reference", lambda: add_rms_norm)]
+IMPLEMENTATIONS = [
+    Implementation("cpu", cpu.load_add_rms_norm, cpu.why_not),
+    Implementation("reference", lambda: add_rms_norm),
+]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from infopt.ops import cpu
 from infopt.ops.context import KVPages
 from infopt.ops.dispatch import Implementation
 from infopt.ops.rms_norm import rms_norm
@@ -71,4 +72,7 @@ def rotary_and_write(
     return rotate(q, cos, sin)
 
 
-IMPLEMENTATIONS = [Implementation("reference", lambda: rotary_and_write)]
+IMPLEMENTATIONS = [
+    Implementation("cpu", cpu.load_rotary_and_write, cpu.why_not),
+    Implementation("reference", lambda: rotary_and_write),
+]

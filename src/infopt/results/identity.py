@@ -49,8 +49,9 @@ def code_identity() -> str:
 
 
 def hardware_id(hardware: Mapping[str, Any]) -> str:
-    """Return a short name for a hardware fingerprint: equal for equal fingerprints."""
-    return _digest(json.dumps(hardware, sort_keys=True), 12)
+    """Return the short name of a machine: its fingerprint's own, or a hash of the fingerprint."""
+    own = hardware.get("hardware_id")
+    return own if isinstance(own, str) else _digest(json.dumps(hardware, sort_keys=True), 12)
 
 
 def _changes() -> str:

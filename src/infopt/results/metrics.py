@@ -163,6 +163,9 @@ _SUFFIX_UNITS = (
 
 
 def _derived(column: str) -> Metric:
+    if column.startswith("quality.tasks."):
+        task = column.removeprefix("quality.tasks.").removesuffix(".score")
+        return Metric(column, f"Score in {task.replace('_', ' ')}", "%", "higher", 100)
     name = column.rsplit(".", 1)[-1]
     for suffix, unit, scale in _SUFFIX_UNITS:
         if name.endswith(suffix):

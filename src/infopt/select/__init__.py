@@ -5,12 +5,13 @@
 >>> write_recommendation(recommendation, "results/recommendation.yaml")
 """
 
-from infopt.select.objectives import OBJECTIVES, Objective, add_reference_ratios, get_objective
+from infopt.select.objectives import OBJECTIVES, Objective, add_derived_columns, get_objective
 from infopt.select.pareto import Hypervolume, hypervolume, pareto_front
 from infopt.select.quality import FLOORS, QualityFloor, check_quality, get_floor, inherit_quality
 from infopt.select.recommend import choose
-from infopt.select.recommendation import Recommendation, Rejected, Sensitivity, Tie
-from infopt.select.slo_filter import Violation, check_slo, filter_runs
+from infopt.select.recommendation import Recommendation
+from infopt.select.slo_filter import check_slo, filter_runs
+from infopt.select.violation import Violation
 from infopt.select.yaml_file import read_recommendation, write_recommendation
 
 __all__ = [
@@ -20,11 +21,8 @@ __all__ = [
     "Objective",
     "QualityFloor",
     "Recommendation",
-    "Rejected",
-    "Sensitivity",
-    "Tie",
     "Violation",
-    "add_reference_ratios",
+    "add_derived_columns",
     "check_quality",
     "check_slo",
     "choose",

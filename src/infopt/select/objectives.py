@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from infopt.errors import ConfigError
 from infopt.registry import Registry
 from infopt.results.metrics import Metric, metric_of
-from infopt.select.rows import matching_reference, number, reference_rows
+from infopt.select.rows import Row, matching_reference, number, reference_rows, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,13 +97,13 @@ def add_derived_columns(
     if {"memory.weights_bytes", "memory.kv_pool_bytes"} <= set(table.columns):
         pool = table["memory.kv_pool_bytes"]
         table["memory.engine_bytes"] = table["memory.weights_bytes"] + pool
-    is_reference = table["run"].isin(references["run"])
+    is_reference = table["run"].isin([row["run"] for row in references])
     if "quality.kl_mean" in table.columns:
         table["quality.kl_mean"] = table["quality.kl_mean"].astype(float).mask(is_reference, 0.0)
     kinds = [c.removeprefix(_PERPLEXITY) for c in table.columns if c.startswith(_PERPLEXITY)]
     for kind in kinds:
         table[perplexity_ratio_column(kind)] = [
-            _perplexity_ratio(row, references, kind) for _, row in table.iterrows()
+            _perplexity_ratio(row, references, kind) for row in rows_of(table)
         ]
     if kinds:
         ratios = table[[perplexity_ratio_column(kind) for kind in kinds]]
@@ -117,15 +117,14 @@ def perplexity_ratio_column(kind: str) -> str:
     return f"quality.perplexity_ratio.{kind}.ratio"
 
 
-def _perplexity_ratio(row: pd.Series, references: pd.DataFrame, kind: str) -> float:
+def _perplexity_ratio(row: Row, references: Sequence[Row], kind: str) -> float:
     recorded = number(row, perplexity_ratio_column(kind))
     if recorded is not None:
         return recorded
     base = matching_reference(references, row, f"quality.protocol.texts.{kind}")
     own = number(row, _PERPLEXITY + kind)
-    if base is None or own is None:
-        return float("nan")
-    return own / float(base[_PERPLEXITY + kind])
+    other = None if base is None else number(base, _PERPLEXITY + kind)
+    return float("nan") if own is None or other is None else own / other
 
 
 def _register(*objectives: Objective) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from infopt.errors import ConfigError, DependencyError
 from infopt.select.objectives import Objective, get_objectives
-from infopt.select.rows import check_runs, number, text
+from infopt.select.rows import Row, check_runs, number, rows_of, text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,29 +38,27 @@ def pareto_front(
     """
     check_runs(table, "The Pareto front")
     wanted = get_objectives(objectives)
+    rows = rows_of(table)
     reasons = [
         exclusion_reason(row, wanted, include_modelled_energy=include_modelled_energy)
-        for _, row in table.iterrows()
+        for row in rows
     ]
-    is_in = np.array([reason is None for reason in reasons], dtype=bool)
-    points = _points(table[is_in], wanted)
-    on_front = np.zeros(len(table), dtype=bool)
-    on_front[is_in] = _nondominated(points, wanted)
+    usable = [i for i, reason in enumerate(reasons) if reason is None]
+    points = _points([rows[i] for i in usable], wanted)
+    front = {i for i, is_on in zip(usable, _nondominated(points, wanted), strict=True) if is_on}
+    winners = {i: usable[w] for i, w in zip(usable, _dominators(points, wanted), strict=True)}
     marked = table.copy()
-    marked["pareto"] = on_front
-    marked["pareto_excluded"] = ~is_in
-    positions = np.flatnonzero(is_in)
-    winners = dict(zip(positions, positions[_dominators(points, wanted)], strict=True))
-    runs = list(table["run"])
+    marked["pareto"] = [i in front for i in range(len(rows))]
+    marked["pareto_excluded"] = [reason is not None for reason in reasons]
     marked["pareto_reason"] = [
-        reason or ("front" if on_front[i] else f"dominated by {runs[winners[i]]}")
+        reason or ("front" if i in front else f"dominated by {rows[winners[i]]['run']}")
         for i, reason in enumerate(reasons)
     ]
     return marked
 
 
 def exclusion_reason(
-    row: Any, objectives: Sequence[Objective], *, include_modelled_energy: bool = False
+    row: Row, objectives: Sequence[Objective], *, include_modelled_energy: bool = False
 ) -> str | None:
     """Return why a run cannot be compared, or None if it can."""
     if row["status"] != "ok":
@@ -113,10 +111,11 @@ def hypervolume(
     check_runs(table, "The hypervolume")
     wanted = get_objectives(objectives)
     usable = [
-        exclusion_reason(row, wanted, include_modelled_energy=include_modelled_energy) is None
-        for _, row in table.iterrows()
+        row
+        for row in rows_of(table)
+        if exclusion_reason(row, wanted, include_modelled_energy=include_modelled_energy) is None
     ]
-    points = _points(table[np.array(usable, dtype=bool)], wanted)
+    points = _points(usable, wanted)
     box = _given_bounds(bounds, wanted) if bounds is not None else _own_bounds(points, wanted)
     best = np.array([box[o.name][0] for o in wanted])
     worst = np.array([box[o.name][1] for o in wanted])
@@ -126,10 +125,10 @@ def hypervolume(
     return Hypervolume(share, box, len(scaled))
 
 
-def _points(table: pd.DataFrame, objectives: Sequence[Objective]) -> np.ndarray:
+def _points(rows: Sequence[Row], objectives: Sequence[Objective]) -> np.ndarray:
     """Return stored values, shape (runs, objectives)."""
-    rows = [[number(row, o.column) for o in objectives] for _, row in table.iterrows()]
-    return np.array(rows, dtype=np.float64).reshape(len(rows), len(objectives))
+    values = [[number(row, o.column) for o in objectives] for row in rows]
+    return np.array(values, dtype=np.float64).reshape(len(rows), len(objectives))
 
 
 def _nondominated(points: np.ndarray, objectives: Sequence[Objective]) -> np.ndarray:
@@ -139,19 +138,16 @@ def _nondominated(points: np.ndarray, objectives: Sequence[Objective]) -> np.nda
     return _moocore().is_nondominated(points, maximise=maximise, keep_weakly=True)
 
 
-def _dominators(points: np.ndarray, objectives: Sequence[Objective]) -> np.ndarray:
-    """Return for each dominated point one on the front that dominates it, shape (runs,).
+def _dominators(points: np.ndarray, objectives: Sequence[Objective]) -> list[int]:
+    """Return for each dominated point one on the front that dominates it.
 
     The entries of points on the front mean nothing.
     """
     signs = np.array([-1.0 if o.is_maximised else 1.0 for o in objectives])
     costs = points * signs
     front = _nondominated(points, objectives)
-    found = np.zeros(len(costs), dtype=np.int64)
-    for i, cost in enumerate(costs):
-        beats = (costs <= cost).all(axis=1) & (costs < cost).any(axis=1) & front
-        found[i] = np.argmax(beats)
-    return found
+    beats = [(costs <= c).all(axis=1) & (costs < c).any(axis=1) & front for c in costs]
+    return [int(np.argmax(b)) for b in beats]
 
 
 def _own_bounds(

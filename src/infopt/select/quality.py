@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from infopt.errors import ConfigError, check_known_keys
 from infopt.registry import Registry
 from infopt.select.objectives import perplexity_ratio_column
-from infopt.select.rows import config_of, matching_reference, number, ok_rows, text
+from infopt.select.rows import Row, config_of, matching_reference, number, rows_of, text
 from infopt.select.violation import Violation, above, not_measured
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 KINDS_OF_TEXT = ("docs", "code")
 _TASK = "quality.tasks."
+_TIER = "quality.protocol.tier"
 
 SCHEDULING_OPTIONS = frozenset(
     {
@@ -92,7 +93,7 @@ def get_floor(floor: str | Mapping[str, Any] | QualityFloor) -> QualityFloor:
     return QualityFloor(**floor)
 
 
-def check_quality(row: Any, references: pd.DataFrame, floor: QualityFloor) -> list[Violation]:
+def check_quality(row: Row, references: Sequence[Row], floor: QualityFloor) -> list[Violation]:
     """Return what a run loses beyond the floor; a loss that was not measured counts as one.
 
     Args:
@@ -100,10 +101,10 @@ def check_quality(row: Any, references: pd.DataFrame, floor: QualityFloor) -> li
         references: From ``reference_rows``; a reference itself always passes.
         floor: The floor.
     """
-    if row["run"] in set(references["run"]):
+    if row["run"] in {base["run"] for base in references}:
         return []
-    if text(row, "quality.protocol.tier") is None:
-        return [Violation("quality", "quality.protocol.tier", None, None, "Quality not measured")]
+    if text(row, _TIER) is None:
+        return [Violation("quality", _TIER, None, None, "Quality not measured")]
     found = [_check_limit(row, "max_kl", "quality.kl_mean", floor.max_kl)]
     for kind in KINDS_OF_TEXT:
         column = perplexity_ratio_column(kind)
@@ -127,50 +128,50 @@ def inherit_quality(table: pd.DataFrame, *, require_batch_invariance: bool = Tru
     """
     table = table.copy()
     columns = [c for c in table.columns if c.startswith("quality.")]
-    table["quality.inherited_from"] = None
-    if "quality.protocol.tier" not in columns:
-        return table
-    sources: dict[str, pd.Series] = {}
-    for _, row in ok_rows(table).iterrows():
-        if text(row, "quality.protocol.tier") is not None:
-            sources.setdefault(_numerics(row, require_batch_invariance) or "", row)
-    for index, row in ok_rows(table).iterrows():
-        source = sources.get(_numerics(row, require_batch_invariance) or "-")
-        if text(row, "quality.protocol.tier") is None and source is not None:
-            for column in columns:
-                table.at[index, column] = source[column]
-            table.at[index, "quality.inherited_from"] = source["run"]
+    rows = [row | {"quality.inherited_from": None} for row in rows_of(table)]
+    sources: dict[str, Row] = {}
+    for row in rows:
+        key = _numerics(row, require_batch_invariance)
+        if key is not None and text(row, _TIER) is not None:
+            sources.setdefault(key, row)
+    for row in rows:
+        source = sources.get(_numerics(row, require_batch_invariance) or "")
+        if source is not None and text(row, _TIER) is None:
+            row.update({column: source[column] for column in columns})
+            row["quality.inherited_from"] = source["run"]
+    for column in [*columns, "quality.inherited_from"]:
+        table[column] = [row[column] for row in rows]
     return table
 
 
-def _numerics(row: Any, require_batch_invariance: bool) -> str | None:
+def _numerics(row: Row, require_batch_invariance: bool) -> str | None:
     """Return a key that is equal where the same tokens are computed, or None where unknown."""
-    config = config_of(row)
+    config = config_of(row) if row["status"] == "ok" else None
     if config is None or (require_batch_invariance and row.get("ops.batch_invariant") is not True):
         return None
     options = {k: v for k, v in config.items() if k not in SCHEDULING_OPTIONS and v is not None}
     return repr((row.get("hardware_id"), sorted(options.items(), key=lambda item: item[0])))
 
 
-def _check_limit(row: Any, constraint: str, column: str, limit: float) -> Violation | None:
+def _check_limit(row: Row, constraint: str, column: str, limit: float) -> Violation | None:
     value = number(row, column)
     if value is None:
         return not_measured(constraint, column, limit)
     return above(constraint, column, value, limit) if value > limit else None
 
 
-def _check_tasks(row: Any, references: pd.DataFrame) -> list[Violation | None]:
-    tier = "quality.protocol.tier"
-    base = matching_reference(references, row, tier)
+def _check_tasks(row: Row, references: Sequence[Row]) -> list[Violation | None]:
+    base = matching_reference(references, row, _TIER)
     if base is None:
-        message = f"No reference run has the protocol {row[tier]!r}, so tasks cannot be compared"
-        return [Violation("tasks", tier, None, None, message)]
-    columns = [c for c in references.columns if c.startswith(_TASK) and c.endswith(".score")]
-    names = [c.removeprefix(_TASK).removesuffix(".score") for c in columns]
-    return [_check_task(row, base, n) for n in names if number(base, f"{_TASK}{n}.score")]
+        message = f"No reference run has the protocol {row[_TIER]!r}, so tasks cannot be compared"
+        return [Violation("tasks", _TIER, None, None, message)]
+    columns = [c for c in base if c.startswith(_TASK) and c.endswith(".score")]
+    measured = [c for c in columns if number(base, c) is not None]
+    names = [c.removeprefix(_TASK).removesuffix(".score") for c in measured]
+    return [_check_task(row, base, name) for name in names]
 
 
-def _check_task(row: Any, base: Any, name: str) -> Violation | None:
+def _check_task(row: Row, base: Row, name: str) -> Violation | None:
     """Compare a score with the reference's, if both ran the same items."""
     column, protocol = f"{_TASK}{name}.score", f"quality.protocol.tasks.{name}"
     score, limit = number(row, column), number(base, f"{_TASK}{name}.low")

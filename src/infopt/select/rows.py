@@ -16,8 +16,16 @@ if TYPE_CHECKING:
 
 REFERENCE_STAGE = "baseline"
 
+Row = dict[str, Any]
+"""One row of the results table, by column name."""
 
-def number(row: Any, column: str) -> float | None:
+
+def rows_of(table: pd.DataFrame) -> list[Row]:
+    """Return the rows of a table as dicts of plain values."""
+    return [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
+
+
+def number(row: Row, column: str) -> float | None:
     """Return a number of a row, or None where it is absent, missing or not a number."""
     value = row.get(column)
     if value is None or isinstance(value, str | bool | list | dict):
@@ -26,24 +34,19 @@ def number(row: Any, column: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def text(row: Any, column: str) -> str | None:
+def text(row: Row, column: str) -> str | None:
     """Return a text of a row, or None where it is absent or missing."""
     value = row.get(column)
     return value if isinstance(value, str) else None
 
 
-def interval(row: Any, column: str) -> tuple[float, float] | None:
+def interval(row: Row, column: str) -> tuple[float, float] | None:
     """Return the 95 % interval of a number of a row, or None where none was recorded."""
-    names = interval_columns(column, list(row.keys()))
+    names = interval_columns(column, row)
     if names is None:
         return None
     low, high = (number(row, name) for name in names)
     return None if low is None or high is None else (low, high)
-
-
-def ok_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows whose run reached its end."""
-    return table[table["status"] == "ok"]
 
 
 def check_runs(table: pd.DataFrame, what: str) -> None:
@@ -54,19 +57,18 @@ def check_runs(table: pd.DataFrame, what: str) -> None:
         ConfigError: A run occurs twice.
     """
     require_columns(table, ["run", "stage", "slug", "status"], what)
-    repeated = table["run"][table["run"].duplicated()]
-    if len(repeated):
+    runs = list(table["run"])
+    repeated = next((run for run in runs if runs.count(run) > 1), None)
+    if repeated is not None:
         raise ConfigError(
-            f"The run {repeated.iloc[0]!r} occurs more than once.",
+            f"The run {repeated!r} occurs more than once.",
             field="run",
-            value=repeated.iloc[0],
+            value=repeated,
             remedy="Select among the records of one results folder.",
         )
 
 
-def reference_rows(
-    table: pd.DataFrame, reference: str | Sequence[str] | None = None
-) -> pd.DataFrame:
+def reference_rows(table: pd.DataFrame, reference: str | Sequence[str] | None = None) -> list[Row]:
     """Return the runs that quality is compared with.
 
     Args:
@@ -77,29 +79,27 @@ def reference_rows(
     Raises:
         ConfigError: A named run is not among those that reached their end.
     """
-    table = ok_rows(table)
+    rows = [row for row in rows_of(table) if row["status"] == "ok"]
     if reference is None:
-        if "quality.protocol.tier" not in table.columns:
-            return table.iloc[:0]
-        is_reference = table["quality.protocol.tier"].notna() & (table["stage"] == REFERENCE_STAGE)
-        if "quality.kl_mean" in table.columns:
-            is_reference &= table["quality.kl_mean"].isna()
-        return table[is_reference]
+        return [row for row in rows if row["stage"] == REFERENCE_STAGE and _is_reference(row)]
+    by_name = {str(row["run"]): row for row in rows}
     names = [reference] if isinstance(reference, str) else list(reference)
     for name in names:
-        if name not in set(table["run"]):
+        if name not in by_name:
             raise ConfigError(
-                f"The reference run {name!r} is not among the results."
-                f"{nearest(name, table['run'])}",
+                f"The reference run {name!r} is not among the results.{nearest(name, by_name)}",
                 field="reference",
                 value=name,
             )
-    return table[table["run"].isin(names)]
+    return [by_name[name] for name in names]
 
 
-def matching_reference(
-    references: pd.DataFrame, row: Any, protocol_column: str
-) -> pd.Series | None:
+def _is_reference(row: Row) -> bool:
+    has_quality = text(row, "quality.protocol.tier") is not None
+    return has_quality and number(row, "quality.kl_mean") is None
+
+
+def matching_reference(references: Sequence[Row], row: Row, protocol_column: str) -> Row | None:
     """Return the reference that was measured under the same protocol, or None.
 
     Numbers of different protocols are never compared.
@@ -113,20 +113,21 @@ def matching_reference(
         ConfigError: Several references fit, so that it is not clear which is meant.
     """
     protocol = text(row, protocol_column)
-    if protocol is None or protocol_column not in references.columns:
+    if protocol is None:
         return None
-    found = references[references[protocol_column] == protocol]
+    found = [base for base in references if text(base, protocol_column) == protocol]
     if len(found) > 1:
+        names = [base["run"] for base in found]
         raise ConfigError(
-            f"Several reference runs fit: {', '.join(found['run'])}.",
+            f"Several reference runs fit: {', '.join(names)}.",
             field="reference",
-            value=list(found["run"]),
+            value=names,
             remedy="Name the one to compare with.",
         )
-    return found.iloc[0] if len(found) else None
+    return found[0] if found else None
 
 
-def config_of(row: Any) -> dict[str, Any] | None:
+def config_of(row: Row) -> dict[str, Any] | None:
     """Return the full engine configuration of a row, or None where another engine ran."""
     options = nested(row, "config")
     if options.get("model") is None:
@@ -134,13 +135,13 @@ def config_of(row: Any) -> dict[str, Any] | None:
     return EngineConfig.from_dict({k: v for k, v in options.items() if v is not None}).to_dict()
 
 
-def nested(row: Any, section: str) -> dict[str, Any]:
+def nested(row: Row, section: str) -> dict[str, Any]:
     """Return the columns ``section.*`` of a row as nested plain data."""
     document: dict[str, Any] = {}
-    for column in row.keys():  # noqa: SIM118  (iterating over a Series gives its values)
-        if not str(column).startswith(f"{section}."):
+    for column in row:
+        if not column.startswith(f"{section}."):
             continue
-        *path, leaf = str(column).split(".")[1:]
+        *path, leaf = column.split(".")[1:]
         value = plain(row[column])
         if path and value is None:
             continue  # the column exists because of another run

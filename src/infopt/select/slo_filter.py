@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from infopt.bench.slo import SLO
 from infopt.select.objectives import add_derived_columns
 from infopt.select.quality import QualityFloor, check_quality
-from infopt.select.rows import check_runs, number, reference_rows, text
+from infopt.select.rows import Row, check_runs, number, reference_rows, rows_of, text
 from infopt.select.violation import Violation, above, not_measured
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 RECORDED_PERCENTILES = (50, 90, 99)
 
 
-def check_slo(row: Any, slo: SLO) -> list[Violation]:
+def check_slo(row: Row, slo: SLO) -> list[Violation]:
     """Return the limits that a run does not keep at the objective's percentile.
 
-    A percentile that was not measured, or for which the sample was too small, is not kept. Latencies
-    describe completed requests only, so too many that did not complete are a violation, too.
+    A percentile that was not measured, or for which the sample was too small, is not kept.
+    Latencies describe completed requests only, so too many that did not complete are a violation.
 
     Args:
         row: A row of ``load_results``.
@@ -29,7 +29,7 @@ def check_slo(row: Any, slo: SLO) -> list[Violation]:
     """
     found = []
     for name, limit in slo.limits.items():
-        column, value = _percentile(row, name, slo)
+        column, value = attained(row, name, slo)
         if value is None:
             count = number(row, f"latency.{name}.count")
             why = "" if count is None else f"{count:.0f} samples are too few"
@@ -37,6 +37,23 @@ def check_slo(row: Any, slo: SLO) -> list[Violation]:
         elif value > limit:
             found.append(above(name, column, value, limit))
     return found + _check_completion(row, slo)
+
+
+def attained(row: Row, name: str, slo: SLO) -> tuple[str, float | None]:
+    """Return column and value of a latency at the objective's percentile (None: not measured).
+
+    Args:
+        row: A row of ``load_results``.
+        name: ``ttft_s``, ``tpot_s``, ``itl_s`` or ``e2e_s``.
+        slo: The objective.
+    """
+    if slo.percentile in RECORDED_PERCENTILES:
+        column = f"latency.{name}.p{slo.percentile:.0f}"
+        return column, number(row, column)
+    # Other percentiles are in the record only if the run was judged at just that one.
+    column = f"slo.attained.{name}"
+    same = number(row, "slo.limits.percentile") == slo.percentile
+    return column, number(row, column) if same else None
 
 
 def filter_runs(
@@ -62,7 +79,7 @@ def filter_runs(
     check_runs(table, "The SLO filter")
     references = reference_rows(table, reference)
     marked = add_derived_columns(table, reference)
-    rows = [row for _, row in marked.iterrows()]
+    rows = rows_of(marked)
     other = [_other_faults(row) for row in rows]
     by_slo = [check_slo(r, slo) if slo and not o else [] for r, o in zip(rows, other, strict=True)]
     by_quality = [
@@ -81,7 +98,7 @@ def filter_runs(
     return marked
 
 
-def _other_faults(row: Any) -> list[str]:
+def _other_faults(row: Row) -> list[str]:
     if row["status"] != "ok":
         return [f"The run failed: {text(row, 'failure.message') or 'no reason was recorded'}"]
     if text(row, "config.model") is None:
@@ -89,18 +106,7 @@ def _other_faults(row: Any) -> list[str]:
     return []
 
 
-def _percentile(row: Any, name: str, slo: SLO) -> tuple[str, float | None]:
-    """Return column and value of a latency at the objective's percentile."""
-    if slo.percentile in RECORDED_PERCENTILES:
-        column = f"latency.{name}.p{slo.percentile:.0f}"
-        return column, number(row, column)
-    # Other percentiles are in the record only if the run was judged at just that one.
-    column = f"slo.attained.{name}"
-    same = number(row, "slo.limits.percentile") == slo.percentile
-    return column, number(row, column) if same else None
-
-
-def _check_completion(row: Any, slo: SLO) -> list[Violation]:
+def _check_completion(row: Row, slo: SLO) -> list[Violation]:
     num_requests = number(row, "throughput.num_requests")
     num_completed = number(row, "throughput.num_completed")
     if not num_requests or num_completed is None:
@@ -113,4 +119,4 @@ def _check_completion(row: Any, slo: SLO) -> list[Violation]:
         f"{missing:.0f} of {num_requests:.0f} requests did not complete ({share:.3%}; the limit "
         f"is {limit:.3%})"
     )
-    return [Violation("completion", "throughput.num_completed", share, limit, message)]
+    return [Violation("completion", "throughput.incomplete_share", share, limit, message)]

@@ -2,47 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from infopt.select.objectives import Objective
-from infopt.select.rows import interval, number, text
+from infopt.select.rows import Row, interval, number, text
 
 PairVerdict = Literal["decided", "undecided", "unproven"]
+_Interval = tuple[float, float]
 
 
-def pair_verdict(best: Any, rival: Any, objective: Objective) -> PairVerdict:
-    """Tell whether ``best``, whose value is at least as good, is really better.
+def ranked(rows: Sequence[Row], objective: Objective) -> list[Row]:
+    """Return rows from best to worst; equal ones keep their order.
+
+    Paired ratios decide where every run has one to the same reference (or is that reference): the
+    machine was the same moment by moment. Otherwise the numbers themselves decide.
+    """
+    ratios = [_ratio(row, objective) for row in rows]
+    references = {_reference(row, objective) for row in rows} - {None}
+    runs = {row["run"] for row, ratio in zip(rows, ratios, strict=True) if ratio is None}
+    is_paired = len(references) == 1 and runs <= references
+    values = [
+        (1.0 if ratio is None else ratio) if is_paired else _value(row, objective)
+        for row, ratio in zip(rows, ratios, strict=True)
+    ]
+    sign = -1.0 if objective.is_maximised else 1.0
+    order = sorted(range(len(rows)), key=lambda i: sign * values[i])
+    return [rows[i] for i in order]
+
+
+def pair_verdict(best: Row, rival: Row, objective: Objective) -> PairVerdict:
+    """Tell whether ``best`` is really better than ``rival``.
 
     In this order: a paired ratio of the two; paired ratios of both to one reference; intervals of
     the two numbers. Overlapping intervals are ``undecided``; without any it is ``unproven``.
 
     Args:
-        best: Row with the better number.
-        rival: Row with the other number.
+        best: Row that is ranked higher.
+        rival: Row that is ranked lower.
         objective: What is compared.
     """
     if objective.is_exact:
-        equal = number(best, objective.column) == number(rival, objective.column)
+        equal = _value(best, objective) == _value(rival, objective)
         return "undecided" if equal else "decided"
     direct = _direct(best, rival, objective)
     if direct is not None:
         return direct
     for intervals in (_ratios(best, rival, objective), _intervals(best, rival, objective)):
         if intervals is not None:
-            (low_a, high_a), (low_b, high_b) = intervals
-            apart = low_a > high_b or low_b > high_a
-            return "decided" if apart else "undecided"
+            return "decided" if _is_beyond(*intervals, objective) else "undecided"
     return "unproven"
 
 
-def value_key(row: Any, objective: Objective) -> float:
-    """Return a number that is smaller for the better run; the paired ratio if there is one."""
-    value = number(row, objective.column)
-    assert value is not None
-    return -value if objective.is_maximised else value
+def _is_beyond(best: _Interval, rival: _Interval, objective: Objective) -> bool:
+    return best[0] > rival[1] if objective.is_maximised else best[1] < rival[0]
 
 
-def _direct(best: Any, rival: Any, objective: Objective) -> PairVerdict | None:
+def _direct(best: Row, rival: Row, objective: Objective) -> PairVerdict | None:
     """Read the verdict where one of the two was the other's reference."""
     for row, other, winning in ((best, rival, "better"), (rival, best, "worse")):
         if _reference(row, objective) == other["run"]:
@@ -51,28 +67,36 @@ def _direct(best: Any, rival: Any, objective: Objective) -> PairVerdict | None:
     return None
 
 
-def _ratios(
-    best: Any, rival: Any, objective: Objective
-) -> tuple[tuple[float, float], tuple[float, float]] | None:
+def _ratios(best: Row, rival: Row, objective: Objective) -> tuple[_Interval, _Interval] | None:
     """Return the intervals of both ratios to a common reference."""
     reference = _reference(best, objective)
     if reference is None or reference != _reference(rival, objective):
         return None
-    column = f"comparison.{objective.paired}.median"
+    return _both(best, rival, f"comparison.{objective.paired}.median")
+
+
+def _intervals(best: Row, rival: Row, objective: Objective) -> tuple[_Interval, _Interval] | None:
+    return _both(best, rival, objective.column)
+
+
+def _both(best: Row, rival: Row, column: str) -> tuple[_Interval, _Interval] | None:
     first, second = interval(best, column), interval(rival, column)
     return None if first is None or second is None else (first, second)
 
 
-def _intervals(
-    best: Any, rival: Any, objective: Objective
-) -> tuple[tuple[float, float], tuple[float, float]] | None:
-    first, second = interval(best, objective.column), interval(rival, objective.column)
-    return None if first is None or second is None else (first, second)
+def _ratio(row: Row, objective: Objective) -> float | None:
+    return number(row, f"comparison.{objective.paired}.median") if objective.paired else None
 
 
-def _reference(row: Any, objective: Objective) -> str | None:
+def _reference(row: Row, objective: Objective) -> str | None:
     """Return ``stage/slug`` of the run that the row's paired ratio refers to."""
     if objective.paired is None:
         return None
     name = text(row, f"comparison.{objective.paired}.reference")
     return name if name is None or "/" in name else f"{row['stage']}/{name}"
+
+
+def _value(row: Row, objective: Objective) -> float:
+    value = number(row, objective.column)
+    assert value is not None, "rows without the objective are sorted out before"
+    return value

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
+from infopt.errors import ConfigError
 from infopt.evals.model import EvalModel
 from infopt.evals.tasks.base import TASKS, ChoiceItem, ChoiceTask, GenerationItem, GenerationTask
 
@@ -12,7 +15,28 @@ EXAMPLES = "3 + 4 = 7\n15 - 6 = 9\n8 * 2 = 16\n21 + 17 = 38\n"
 """Solved lines before each question; none of them is ever asked."""
 
 _NUM_CHOICES = 4
+_NUM_SECOND_FACTORS = 8  # 2 to 9
+_MAX_EXAMPLES = 2  # solved lines of one operator
 _NUMBER = re.compile(r"-?\d+")
+
+
+class Level(NamedTuple):
+    """How large the numbers are.
+
+    Attributes:
+        largest_term: Sums and differences are of 1 up to this.
+        largest_factor: Products are of 2 up to this by 2 up to 9.
+    """
+
+    largest_term: int
+    largest_factor: int
+
+
+CHOOSE = Level(largest_term=499, largest_factor=99)
+"""For choosing a result: a model of 135M parameters is right on 4 of 10, by chance on 1 in 4."""
+
+WRITE = Level(largest_term=20, largest_factor=9)
+"""For writing a result: the same model is right on about half."""
 
 
 @TASKS.register("arithmetic")
@@ -30,7 +54,7 @@ class ArithmeticTask(ChoiceTask):
                 f"{EXAMPLES}{question} =",
                 (f" {answer}", *(f" {wrong}" for wrong in distractors(answer, rng))),
             )
-            for question, answer in questions(num_items, seed)
+            for question, answer in questions(CHOOSE, num_items, seed)
         ]
 
 
@@ -41,10 +65,10 @@ class ArithmeticGenerateTask(GenerationTask):
     name = "arithmetic_generate"
 
     def items(self, llm: EvalModel, num_items: int, seed: int) -> list[GenerationItem]:
-        """Return the same questions as :class:`ArithmeticTask`."""
+        """Return ``num_items`` different questions."""
         return [
             GenerationItem(question, f"{EXAMPLES}{question} =", str(answer), 8, stop=("\n",))
-            for question, answer in questions(num_items, seed)
+            for question, answer in questions(WRITE, num_items, seed)
         ]
 
     def is_correct(self, item: GenerationItem, text: str) -> bool:
@@ -53,16 +77,28 @@ class ArithmeticGenerateTask(GenerationTask):
         return found is not None and found.group() == item.answer
 
 
-def questions(num_items: int, seed: int) -> list[tuple[str, int]]:
-    """Return different questions with their results (never negative), operators in turn."""
+def questions(level: Level, num_items: int, seed: int) -> list[tuple[str, int]]:
+    """Return different questions with their results (never negative), operators in turn.
+
+    Raises:
+        ConfigError: If the level has fewer questions.
+    """
     rng = random.Random(f"arithmetic-{seed}")
-    makers = (_sum, _difference, _product)
-    found: dict[str, int] = {}
-    while len(found) < num_items:
-        question, answer = makers[len(found) % len(makers)](rng)
-        if f"{question} =" not in EXAMPLES:
-            found[question] = answer
-    return list(found.items())
+    num_terms, num_products = (
+        level.largest_term**2,
+        (level.largest_factor - 1) * _NUM_SECOND_FACTORS,
+    )
+    per_kind = [
+        _draw(maker, size, rng, _share(num_items, kind))
+        for kind, (maker, size) in enumerate(
+            [
+                (lambda number: _sum(*_two_terms(level, number)), num_terms),
+                (lambda number: _difference(*_two_terms(level, number)), num_terms),
+                (_product, num_products),
+            ]
+        )
+    ]
+    return [per_kind[i % 3][i // 3] for i in range(num_items)]
 
 
 def distractors(answer: int, rng: random.Random) -> list[int]:
@@ -75,16 +111,42 @@ def distractors(answer: int, rng: random.Random) -> list[int]:
     return rng.sample(sorted(usable), _NUM_CHOICES - 1)
 
 
-def _sum(rng: random.Random) -> tuple[str, int]:
-    a, b = rng.randint(2, 499), rng.randint(2, 499)
+def _share(num_items: int, kind: int) -> int:
+    """Return how many of ``num_items`` dealt to three kinds in turn go to one of them."""
+    return (num_items + 2 - kind) // 3
+
+
+def _draw(
+    maker: Callable[[int], tuple[str, int]], size: int, rng: random.Random, count: int
+) -> list[tuple[str, int]]:
+    """Return ``count`` questions out of the ``size`` of a kind, without the solved examples."""
+    if count + _MAX_EXAMPLES > size:
+        raise ConfigError(
+            f"num_items is too large: {count} questions of one operator are asked for, "
+            f"{size - _MAX_EXAMPLES} exist.",
+            field="num_items",
+            value=count,
+            remedy="Ask for fewer items.",
+        )
+    drawn = [maker(number) for number in rng.sample(range(size), count + _MAX_EXAMPLES)]
+    return [(q, answer) for q, answer in drawn if f"{q} = {answer}" not in EXAMPLES.splitlines()][
+        :count
+    ]
+
+
+def _two_terms(level: Level, number: int) -> tuple[int, int]:
+    a, b = divmod(number, level.largest_term)
+    return a + 1, b + 1
+
+
+def _sum(a: int, b: int) -> tuple[str, int]:
     return f"{a} + {b}", a + b
 
 
-def _difference(rng: random.Random) -> tuple[str, int]:
-    a, b = sorted((rng.randint(2, 499), rng.randint(2, 499)), reverse=True)
-    return f"{a} - {b}", a - b
+def _difference(a: int, b: int) -> tuple[str, int]:
+    return f"{a + b} - {b}", a
 
 
-def _product(rng: random.Random) -> tuple[str, int]:
-    a, b = rng.randint(2, 99), rng.randint(2, 12)
-    return f"{a} * {b}", a * b
+def _product(number: int) -> tuple[str, int]:
+    a, b = divmod(number, _NUM_SECOND_FACTORS)
+    return f"{a + 2} * {b + 2}", (a + 2) * (b + 2)

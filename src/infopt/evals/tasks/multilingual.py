@@ -1,4 +1,10 @@
-"""Multilingual: names of months, days and countries in other languages, from Babel's CLDR data."""
+"""Multilingual: what names of months, days and countries mean, from Babel's CLDR data.
+
+The question goes from the other language into English and the quotation mark that closes a choice
+is scored with it, so that a short name is not preferred for being the start of a longer one. With
+that, plain log-probabilities separate better than ones divided by length (SmolLM2-135M: 51 % right
+against 44 %; asked in the other direction both are at the 25 % of chance).
+"""
 
 from __future__ import annotations
 
@@ -25,10 +31,9 @@ _NUM_CHOICES = 4
 
 @TASKS.register("multilingual")
 class MultilingualTask(ChoiceTask):
-    """Chooses the translation of a name among four names of the same kind and language."""
+    """Chooses the English meaning of a name among four names of the same kind."""
 
     name = "multilingual"
-    normalise = "bytes"  # names differ in length
 
     def protocol(self, num_items: int, seed: int) -> str:
         """Return the sentence that reproduces a run; names belong to a CLDR release."""
@@ -59,21 +64,20 @@ def _language_items(tag: str, rng: random.Random) -> list[ChoiceItem]:
     language = local.get_display_name("en")
     items = []
     for kind in ("month", "day", "country"):
-        source, target = _names(english, kind), _names(local, kind)
-        for key, name in source.items():
-            choices = _choices(target, key, rng)
-            if choices and choices[0].casefold() != name.casefold():  # else copying would do
-                prompt = f"English: {name}\n{language}:"
-                texts = tuple(f" {choice}" for choice in choices)
-                items.append(ChoiceItem(f"{tag}/{kind}/{key}", prompt, texts))
+        meanings, names = _names(english, kind), _names(local, kind)
+        for key, name in names.items():
+            if name.casefold() == meanings[key].casefold():  # copying would do
+                continue
+            choices = tuple(f' "{choice}"' for choice in _choices(meanings, key, rng))
+            prompt = f'The {language} word "{name}" means'
+            items.append(ChoiceItem(f"{tag}/{kind}/{key}", prompt, choices))
     return items
 
 
-def _choices(names: dict[str, str], key: str, rng: random.Random) -> list[str]:
-    """Return the right name and three others that differ from it in more than case."""
-    answer = names[key]
-    others = sorted({n for n in names.values() if n.casefold() != answer.casefold()})
-    return [answer, *rng.sample(others, _NUM_CHOICES - 1)]
+def _choices(meanings: dict[str, str], key: str, rng: random.Random) -> list[str]:
+    """Return the right meaning and three others."""
+    others = sorted(set(meanings.values()) - {meanings[key]})
+    return [meanings[key], *rng.sample(others, _NUM_CHOICES - 1)]
 
 
 def _names(locale: Locale, kind: str) -> dict[str, str]:

@@ -16,8 +16,8 @@ from infopt.evals.model import EvalModel
 from infopt.evals.tasks.base import TASKS, GenerationItem, GenerationTask
 from infopt.evals.windows import bos_prefix
 
-DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Where the key is, as a share of the filler."""
+DEPTHS = (0.5, 0.1, 0.9, 0.3, 0.7)
+"""Where the key is, as a share of the filler; few items take the first ones."""
 
 DEFAULT_LENGTHS = (512, 1024, 2048, 3600)
 """Prompt lengths in tokens."""

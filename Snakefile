@@ -1,0 +1,27 @@
+# From a configuration to a recommendation: `snakemake --cores all`.
+#
+# models -> baseline -> batching -> select -> notebooks; each is a rule file in workflow/rules, and
+# what its jobs do is in src/infopt/experiments. Settings: config/config.yaml (see config/README.md).
+from snakemake.utils import min_version
+
+min_version("9.20")
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/models.smk"
+include: "workflow/rules/baseline.smk"
+include: "workflow/rules/batching.smk"
+include: "workflow/rules/select.smk"
+include: "workflow/rules/notebooks.smk"
+
+
+report: "workflow/report/workflow.rst"
+
+
+rule all:
+    default_target: True
+    input:
+        f"{RESULTS}/recommendation.yaml",
+        f"{RESULTS}/tables/durations.csv",
+        expand(f"{RESULTS}/figures/{{stage}}.png", stage=["baseline", "batching", "select"]),
+        expand(f"{RESULTS}/notebooks/{{name}}.html", name=CONFIG["notebooks"]["names"]),

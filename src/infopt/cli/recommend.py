@@ -1,0 +1,199 @@
+"""``infopt recommend``: the last recommendation, readably."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from infopt.cli.console import note, output, print_json
+from infopt.cli.values import parse_spec
+
+if TYPE_CHECKING:
+    from infopt.select import Recommendation
+
+DEFAULT_PATH = Path("results/recommendation.yaml")
+NUM_REJECTED_SHOWN = 8
+
+_STATUS = {
+    "chosen": "[green]chosen[/]",
+    "undecided": "[yellow]undecided[/]",
+    "unproven": "[yellow]unproven[/]",
+    "none_feasible": "[red]nothing is feasible[/]",
+}
+
+
+def recommend(
+    *,
+    path: Annotated[Path, typer.Argument(help="Recommendation file.")] = DEFAULT_PATH,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Show every run that was not chosen.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="Choose again from the same measurements: the best at this (goodput, ...).",
+            show_default=False,
+        ),
+    ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(
+            help="... under this objective: a preset, or limits as in ttft_s=0.5,percentile=90.",
+            show_default=False,
+        ),
+    ] = None,
+    floor: Annotated[
+        str | None,
+        typer.Option(
+            help="... with this quality floor: default, lossy, none, or max_kl=0.05.",
+            show_default=False,
+        ),
+    ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(help="Write what was chosen again to this file.", show_default=False),
+    ] = None,
+) -> None:
+    """Print a recommendation: what to run, the evidence, and why the others lost."""
+    from infopt.select import read_recommendation, write_recommendation
+
+    recommendation = read_recommendation(path)
+    if objective or slo or floor:
+        recommendation = choose_again(recommendation, path.parent, objective, slo, floor)
+    if write is not None:
+        note(f"wrote {write_recommendation(recommendation, write)}")
+    if as_json:
+        print_json(recommendation.to_dict())
+        return
+    console = output()
+    for line in lines_of(recommendation, None if show_all else NUM_REJECTED_SHOWN):
+        console.print(line, soft_wrap=True)
+
+
+def choose_again(
+    recommendation: Recommendation,
+    results_dir: Path,
+    objective: str | None,
+    slo: str | None,
+    floor: str | None,
+) -> Recommendation:
+    """Choose among the same finalists under other demands; what is not given stays as it was.
+
+    Args:
+        recommendation: The choice so far.
+        results_dir: Folder with the finalists' records.
+        objective: What to be best at.
+        slo: Preset or limits.
+        floor: Quality floor; ``none`` for no floor.
+    """
+    from infopt.experiments.recommend import finalists_table
+    from infopt.experiments.select import UNOPTIMIZED
+    from infopt.results import read_json
+    from infopt.select import choose
+
+    slices = results_dir / "slices"
+    manifests = [slices / "select" / "finalists.json", *sorted(slices.glob("baseline/*.json"))]
+    table = finalists_table([read_json(manifest) for manifest in manifests], results_dir)
+    found = choose(
+        table,
+        parse_spec(slo, "slo") if slo else recommendation.slo_name or recommendation.slo,
+        _floor(floor, recommendation),
+        objective=objective or recommendation.objective,
+        reference=f"select/finalists.{UNOPTIMIZED}",
+    )
+    remark = "Chosen again from the finalists: this choice was not tried on fresh seeds."
+    return dataclasses.replace(found, notes=(remark, *found.notes))
+
+
+def _floor(floor: str | None, recommendation: Recommendation) -> str | dict[str, Any] | None:
+    if floor is None:
+        return recommendation.floor
+    return None if floor == "none" else parse_spec(floor, "floor")
+
+
+def lines_of(recommendation: Recommendation, max_rejected: int | None) -> Iterator[str]:
+    """Yield the recommendation as lines with rich markup.
+
+    Args:
+        recommendation: What was chosen.
+        max_rejected: Runs not chosen to show at most (None: all).
+    """
+    title = recommendation.run or "no run"
+    yield f"[bold]{escape(title)}[/]  {_STATUS[recommendation.status]}"
+    yield escape(recommendation.reason)
+    yield from _block("Asked for", _demands(recommendation))
+    yield from _block("Configuration (what differs from the defaults)", _changes(recommendation))
+    yield from _block("Evidence [low, high]: 95 % interval", _evidence(recommendation))
+    yield from _block(
+        "Cannot be told from it", [f"{t.run}: {t.reason}" for t in recommendation.ties]
+    )
+    yield from _block("What would change it", [s.message for s in recommendation.sensitivity])
+    if recommendation.nearest is not None:
+        nearest = recommendation.nearest
+        yield from _block(f"Nearest: {nearest.run}", list(nearest.misses))
+    rejected = [f"{r.run}: {'; '.join(r.reasons)}" for r in recommendation.rejected]
+    shown = rejected[:max_rejected]
+    if len(shown) < len(rejected):
+        shown.append(f"... and {len(rejected) - len(shown)} more (--all shows them)")
+    yield from _block("Not chosen", shown)
+    yield from _block("Notes", list(recommendation.notes))
+    yield from _block("Measured on", [_machine(recommendation)])
+
+
+def _block(title: str, entries: list[str]) -> Iterator[str]:
+    if entries:
+        yield f"\n[bold]{escape(title)}[/]"
+        yield from (f"  {escape(entry)}" for entry in entries)
+
+
+def _demands(recommendation: Recommendation) -> list[str]:
+    lines = [f"best {recommendation.objective}"]
+    if recommendation.slo is not None:
+        limits = dict(recommendation.slo)
+        percentile = limits.pop("percentile", None)
+        text = ", ".join(f"{name} <= {limit:g}" for name, limit in limits.items() if limit)
+        name = f" ({recommendation.slo_name})" if recommendation.slo_name else ""
+        lines.append(f"objective{name}: {text} at p{percentile:g}")
+    if recommendation.floor is not None:
+        limits = ", ".join(f"{name} {value}" for name, value in recommendation.floor.items())
+        lines.append(f"quality floor: {limits}")
+    return lines
+
+
+def _changes(recommendation: Recommendation) -> list[str]:
+    """Return the options that are not at their defaults."""
+    from infopt.config import EngineConfig
+
+    if recommendation.config is None:
+        return []
+    config: dict[str, Any] = recommendation.config
+    defaults = EngineConfig(model=config["model"]).to_dict()
+    changed = [f"{k}: {v}" for k, v in config.items() if k != "model" and v != defaults[k]]
+    return [f"model: {config['model']}", *changed]
+
+
+def _evidence(recommendation: Recommendation) -> list[str]:
+    from infopt.results.html import format_value
+
+    lines = []
+    width = max((len(e.label) for e in recommendation.evidence), default=0)
+    for entry in recommendation.evidence:
+        text = f"{entry.label:<{width}}  {format_value(entry.value)} {entry.unit}".rstrip()
+        if entry.low is not None and entry.high is not None:
+            text += f" [{format_value(entry.low)}, {format_value(entry.high)}]"
+        lines.append(text)
+    return lines
+
+
+def _machine(recommendation: Recommendation) -> str:
+    hardware = recommendation.hardware
+    parts = [hardware.get("cpu_model"), f"{hardware.get('num_cores')} cores"]
+    parts += list(hardware.get("gpus") or [])
+    parts += [f"infopt {recommendation.infopt_version}", recommendation.created]
+    return ", ".join(str(part) for part in parts if part)

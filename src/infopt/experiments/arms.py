@@ -1,0 +1,129 @@
+"""An arm: one candidate, loaded and ready to serve the slice's workload again and again."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+from statistics import median
+from types import TracebackType
+from typing import Any
+
+from infopt.bench.closed import run_batch
+from infopt.bench.load_result import LoadResult
+from infopt.bench.openloop import run_open_loop
+from infopt.bench.slo import SLO
+from infopt.bench.workload_types import WorkloadRequest
+from infopt.bench.workloads import build_workload
+from infopt.config import EngineConfig
+from infopt.errors import MeasurementError
+from infopt.experiments.spec import Load
+from infopt.llm import LLM
+
+HIGHER_IS_BETTER: Mapping[str, bool] = {
+    "output_tokens_per_s": True,
+    "goodput_requests_per_s": True,
+    "ttft_s": False,
+    "tpot_s": False,
+    "itl_s": False,
+    "e2e_s": False,
+}
+"""Numbers of one run that are compared pair by pair; latencies are the run's medians."""
+
+
+class Arm:
+    """A loaded candidate.
+
+    Args:
+        slug: Its name.
+        config: How it runs.
+        workload: What it serves.
+        load: All at once, or when the workload says.
+        seeds: Seeds of the workload; runs go through them in turn.
+        slo: Objective for its goodput.
+    """
+
+    def __init__(
+        self,
+        slug: str,
+        config: EngineConfig,
+        workload: Mapping[str, Any],
+        *,
+        load: Load,
+        seeds: Sequence[int],
+        slo: SLO,
+    ) -> None:
+        """Load the model and make the requests."""
+        self.slug, self.load, self.slo = slug, load, slo
+        self.llm = LLM(config=config)
+        self.requests = [make_requests(self.llm, workload, seed) for seed in seeds]
+        self.results: list[LoadResult] = []
+
+    def __enter__(self) -> Arm:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.llm.close()
+        gc.collect()  # two arms share the memory: the pages of this one must be gone
+
+    def run(self) -> float:
+        """Serve the workload once, keep the result, return its throughput in tokens/s.
+
+        Raises:
+            MeasurementError: A request did not complete: its time would be missing in every figure.
+        """
+        requests = self.requests[len(self.results) % len(self.requests)]
+        result = serve(self.llm, requests, self.load)
+        check_complete(result, self.slug)
+        self.results.append(result)
+        return figures(result, self.slo)["output_tokens_per_s"]
+
+
+def make_requests(llm: LLM, workload: Mapping[str, Any], seed: int) -> list[WorkloadRequest]:
+    """Build the requests of a workload for a model."""
+    return build_workload(workload, tokenizer=llm.tokenizer, seed=seed)
+
+
+def serve(llm: LLM, requests: Sequence[WorkloadRequest], load: Load) -> LoadResult:
+    """Serve requests once with an empty prefix cache."""
+    return run_batch(llm, requests) if load == "closed" else run_open_loop(llm, requests)
+
+
+def check_complete(result: LoadResult, slug: str) -> None:
+    """Refuse a run with requests that have no answer.
+
+    Raises:
+        MeasurementError: Says how many and why.
+    """
+    bad = {k: n for k, n in result.status_counts.items() if k != "completed" and n}
+    if not bad:
+        return
+    errors = sorted({r.error for r in result.records if r.error})
+    parts = ", ".join(f"{count} {status}" for status, count in bad.items())
+    raise MeasurementError(
+        f"{slug}: {parts} of {len(result.records)} requests. {' '.join(errors[:1])}".strip(),
+        field="workload",
+        value=bad,
+        remedy="Give it a larger pool or max_model_len, or a workload that fits.",
+    )
+
+
+def figures(result: LoadResult, slo: SLO) -> dict[str, float]:
+    """Return the numbers of one run that are compared (what it cannot tell is absent)."""
+    timings = result.timings
+    by_request = {
+        "ttft_s": [t.ttft_s for t in timings],
+        "tpot_s": [t.tpot_s for t in timings],
+        "itl_s": [gap for t in timings for gap in t.itl_s],
+        "e2e_s": [t.e2e_s for t in timings],
+    }
+    found = {name: [v for v in values if v is not None] for name, values in by_request.items()}
+    out = {name: median(values) for name, values in found.items() if values}
+    num_tokens = sum(t.num_output_tokens for t in timings)
+    out["output_tokens_per_s"] = num_tokens / result.duration_s
+    goodput = result.evaluate(slo).goodput_requests_per_s
+    return out | ({"goodput_requests_per_s": goodput} if goodput else {})

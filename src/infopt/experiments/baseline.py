@@ -1,0 +1,52 @@
+"""Stage `baseline`: which precision to compute in, and how far it runs from the machine's limits.
+
+Each precision serves the load workload against the reference, then a request at a time, then single
+steps of known size (for the roofline), and passes the quality suite against the reference's logits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from infopt.experiments.arms import Arm, make_requests
+from infopt.experiments.machine import machine_peaks
+from infopt.experiments.probes import lone_latency, quality, step_curve
+from infopt.experiments.slices import Probe, run_slice
+from infopt.experiments.spec import SliceSpec
+
+
+def run(
+    spec: SliceSpec, results_dir: str | Path, *, num_threads: int | None = None
+) -> dict[str, Any]:
+    """Run what is missing of the slice and return its manifest."""
+    probes = [quality_probe(spec), single_probe(spec), _steps]
+    return run_slice(spec, results_dir, num_threads=num_threads, probes=probes)
+
+
+def quality_probe(spec: SliceSpec) -> Probe:
+    """Return the probe that runs the quality suite of the slice's tier."""
+
+    def probe(arm: Arm, reference: Arm | None) -> dict[str, Any]:
+        if spec.quality_tier is None:
+            return {}
+        judge = reference.llm if reference else None
+        return {"quality": quality(arm.llm, spec.quality_tier, judge)}
+
+    return probe
+
+
+def single_probe(spec: SliceSpec) -> Probe:
+    """Return the probe that serves the ``single`` workload one request at a time."""
+
+    def probe(arm: Arm, reference: Arm | None) -> dict[str, Any]:
+        del reference
+        requests = make_requests(arm.llm, spec.workloads["single"], spec.seeds[0])
+        return {"extra": lone_latency(arm.llm, requests, spec.repeats)}
+
+    return probe
+
+
+def _steps(arm: Arm, reference: Arm | None) -> dict[str, Any]:
+    del reference
+    return {"samples": step_curve(arm.llm, machine_peaks(arm.llm))}

@@ -1,0 +1,71 @@
+"""What a stage hands on: the winner of each slice, as engine options with the reason.
+
+The rule is that of the final recommendation (`infopt.select.choose`): limits first, then the
+criterion, and where the measurements cannot tell two candidates apart, the one nearer to the
+defaults. Where no candidate keeps the limits, the reference stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from infopt.bench.slo import SLO
+from infopt.experiments.spec import SliceSpec
+from infopt.select import choose
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def choose_stage(
+    table: pd.DataFrame, specs: Sequence[SliceSpec], floor: str | Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return what a stage chose.
+
+    Args:
+        table: Results of the stage.
+        specs: Its slices.
+        floor: Quality floor where the slice measured quality.
+
+    Returns:
+        ``engine`` (options of all winners together) and ``slices`` with, for each, the winner, the
+        reference, the options of both, the status and the reason.
+    """
+    slices = {spec.name: choose_slice(table, spec, floor) for spec in specs}
+    engine: dict[str, Any] = {}
+    for entry in slices.values():
+        engine |= entry["engine"]
+    return {"stage": specs[0].stage, "engine": engine, "slices": slices}
+
+
+def choose_slice(
+    table: pd.DataFrame, spec: SliceSpec, floor: str | Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the winner of one slice."""
+    slugs = {f"{spec.stage}/{spec.record_slug(slug)}": slug for slug in spec.candidates}
+    rows = table[table["run"].isin(list(slugs))].reset_index(drop=True)
+    reference = f"{spec.stage}/{spec.record_slug(spec.reference)}"
+    found = choose(
+        rows,
+        _limits(spec),
+        floor if spec.quality_tier else None,
+        objective=spec.criterion,
+        reference=reference,
+    )
+    winner = slugs[found.run] if found.run else spec.reference
+    return {
+        "chosen": winner,
+        "reference": spec.reference,
+        "engine": dict(spec.candidates[winner]),
+        "reference_engine": dict(spec.candidates[spec.reference]),
+        "status": found.status,
+        "reason": found.reason,
+    }
+
+
+def _limits(spec: SliceSpec) -> SLO | None:
+    """Return the objective reduced to the limits that hold in this slice."""
+    slo = SLO.from_spec(spec.slo)
+    limits = {name: slo.limits[name] for name in spec.slo_limits if name in slo.limits}
+    return SLO(**limits, percentile=slo.percentile) if limits else None

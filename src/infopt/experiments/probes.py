@@ -1,0 +1,105 @@
+"""Measurements beside the load runs: quality, latency of a lone request, and single steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any, Literal
+
+from infopt.bench.latency import summarize_latency
+from infopt.bench.roofline import MachinePeaks, roofline_point, step_cost
+from infopt.bench.workload_types import WorkloadRequest
+from infopt.engine.stats import StepStats
+from infopt.evals.suite import run_suite
+from infopt.experiments.arms import check_complete, serve
+from infopt.experiments.machine import precision_of
+from infopt.llm import LLM
+
+DECODE_BATCHES = (1, 2, 4, 8, 16, 32)
+PREFILL_TOKENS = (16, 64, 256, 512)
+
+_PROMPT_TOKENS = 64
+_NUM_DECODES = 7
+
+
+def quality(llm: LLM, tier: Literal["screen", "full"], reference: LLM | None) -> dict[str, Any]:
+    """Return the quality section of a record; None as reference measures the reference itself."""
+    return run_suite(llm, tier, reference=reference, progress=False).to_dict()
+
+
+def lone_latency(llm: LLM, requests: Sequence[WorkloadRequest], repeats: int) -> dict[str, Any]:
+    """Serve requests one at a time and return flat figures for ``extra``."""
+    results = []
+    for _ in range(repeats + 1):
+        for request in requests:
+            result = serve(llm, [request], "closed")
+            check_complete(result, "one at a time")
+            results.append(result)
+    timings = [t for r in results[len(requests) :] for t in r.timings]
+    summary = summarize_latency(timings)
+    return {
+        "single_ttft_p50_s": summary.ttft.p50,
+        "single_tpot_p50_s": summary.tpot.p50,
+        "single_e2e_p50_s": summary.e2e.p50,
+        "single_num_requests": len(timings),
+    }
+
+
+def step_curve(llm: LLM, peaks: MachinePeaks) -> dict[str, list[float]]:
+    """Time single steps by size; the rows of the lists belong together.
+
+    Returns:
+        ``decode_*``: one entry per batch size, a step that adds one token to each sequence.
+        ``prefill_*``: one entry per prompt length, a step that reads a whole prompt.
+    """
+    limits = llm.config
+    batches = [n for n in DECODE_BATCHES if n <= limits.max_num_seqs]
+    lengths = [n for n in PREFILL_TOKENS if n <= limits.max_num_batched_tokens]
+    decode = [_steps(llm, n, _PROMPT_TOKENS, _is_decode(n)) for n in batches]
+    prefill = [_steps(llm, 1, n, _is_prefill(n)) for n in lengths]
+    return {
+        **{f"decode_{key}": column for key, column in _columns(llm, decode, peaks).items()},
+        **{f"prefill_{key}": column for key, column in _columns(llm, prefill, peaks).items()},
+    }
+
+
+def _is_decode(num_seqs: int) -> Callable[[StepStats], bool]:
+    return lambda s: s.num_decode_tokens == num_seqs and not s.num_prefill_tokens
+
+
+def _is_prefill(num_tokens: int) -> Callable[[StepStats], bool]:
+    return lambda s: s.num_prefill_tokens == num_tokens and not s.num_decode_tokens
+
+
+def _steps(
+    llm: LLM, num_seqs: int, num_tokens: int, wanted: Callable[[StepStats], bool]
+) -> list[StepStats]:
+    """Run requests of one size twice and return the second time's steps of the wanted kind."""
+    vocab = llm.model_config.num_real_tokens
+    requests = [
+        WorkloadRequest(f"r{i}", 0.0, [(7 * i + j) % vocab for j in range(num_tokens)], _NUM_DECODES)
+        for i in range(num_seqs)
+    ]
+    serve(llm, requests, "closed")
+    steps = [s for _ in range(3) for s in serve(llm, requests, "closed").step_log]
+    return [s for s in steps if wanted(s)]
+
+
+def _columns(
+    llm: LLM, groups: list[list[StepStats]], peaks: MachinePeaks
+) -> dict[str, list[float]]:
+    precision = precision_of(llm)
+    columns: dict[str, list[float]] = {
+        name: [] for name in ("num_tokens", "measured_s", "predicted_s", "bytes", "flops")
+    }
+    for steps in filter(None, groups):
+        middle = sorted(steps, key=lambda s: s.duration_s)[len(steps) // 2]
+        cost = step_cost(middle, llm.model_config, precision)
+        measured_s = median(s.duration_s for s in steps)
+        point = roofline_point(cost, measured_s, peaks)
+        columns["num_tokens"].append(middle.num_tokens)
+        columns["measured_s"].append(measured_s)
+        columns["predicted_s"].append(point.predicted_s or 0.0)
+        columns["bytes"].append(cost.num_bytes)
+        columns["flops"].append(cost.flops)
+    return columns

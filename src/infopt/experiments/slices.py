@@ -1,0 +1,296 @@
+"""Runs one slice: each candidate against the reference, a record for each, whatever happens.
+
+How a job survives being killed. Snakemake deletes the outputs of a job before it starts and when it
+fails, so records that were declared outputs would be lost with it, hours of measuring included.
+Here the records are a cache that the job itself keeps: one file per candidate, written atomically as
+soon as the candidate is done, and taken over by the next attempt if machine, code, libraries,
+configuration, workload and seeds are the same (``finished_record``). The declared output is the
+slice's manifest, which lists the records. It is written last, in one piece, and only when every
+candidate has succeeded. So a half-finished slice never counts as complete, and never starts over.
+
+A candidate that fails leaves a record with ``status: failed`` and the reason; the others still run;
+then the job fails. Its next attempt runs only what failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from infopt.bench.load_result import LoadResult
+from infopt.bench.paired import run_paired
+from infopt.bench.slo import SLO
+from infopt.config import EngineConfig
+from infopt.errors import MeasurementError
+from infopt.experiments.arms import Arm
+from infopt.experiments.devices import Device, measuring_device
+from infopt.experiments.machine import machine_peaks
+from infopt.experiments.sections import comparison_section, load_sections
+from infopt.experiments.spec import SliceSpec
+from infopt.hardware import fingerprint
+from infopt.results import RunDraft, RunRecord, finished_record, record_run, write_json
+from infopt.select.objectives import get_objective
+
+logger = logging.getLogger(__name__)
+
+Probe = Callable[[Arm, Arm | None], dict[str, Any]]
+"""Measures something more: (arm, reference arm or None for the reference itself) -> sections."""
+
+
+@dataclass(slots=True)
+class SliceRun:
+    """State of a running slice.
+
+    Attributes:
+        spec: What is measured.
+        results_dir: Where records go.
+        device: What it is measured on.
+        num_threads: Compute threads.
+        probes: Further measurements per candidate.
+        records: Finished records by candidate.
+        failures: Errors by candidate.
+    """
+
+    spec: SliceSpec
+    results_dir: Path
+    device: Device
+    num_threads: int | None
+    probes: Sequence[Probe] = ()
+    records: dict[str, RunRecord] = field(default_factory=dict)
+    failures: dict[str, Exception] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=fingerprint)
+
+    @property
+    def slo(self) -> SLO:
+        """The objective."""
+        return SLO.from_spec(self.spec.slo)
+
+    @property
+    def slo_name(self) -> str:
+        """Its preset, or ``custom``."""
+        return self.spec.slo if isinstance(self.spec.slo, str) else "custom"
+
+    def config(self, slug: str) -> EngineConfig:
+        """Return a candidate's engine configuration."""
+        return self.spec.engine_config(slug, num_threads=self.num_threads)
+
+    def identity(self, slug: str) -> dict[str, Any]:
+        """Return the arguments that `record_run` and `finished_record` share."""
+        return {
+            "stage": self.spec.stage,
+            "slug": self.spec.record_slug(slug),
+            "config": self.config(slug),
+            "hardware": self.hardware,
+            "seeds": list(self.spec.seeds),
+            "workload": self.spec.workload(),
+            "results_dir": self.results_dir,
+        }
+
+    def open_arm(self, slug: str) -> Arm:
+        """Load a candidate."""
+        return Arm(
+            slug,
+            self.config(slug),
+            self.spec.workloads["load"],
+            load=self.spec.load,
+            seeds=self.spec.seeds,
+            slo=self.slo,
+        )
+
+    def report(self, slug: str, text: str) -> None:
+        """Log one line of progress."""
+        done, total = len(self.records) + len(self.failures), len(self.spec.candidates)
+        logger.info("%s/%s %d/%d %s: %s", self.spec.stage, self.spec.name, done, total, slug, text)
+
+
+def run_slice(
+    spec: SliceSpec,
+    results_dir: str | Path,
+    *,
+    num_threads: int | None = None,
+    probes: Sequence[Probe] = (),
+) -> dict[str, Any]:
+    """Run what is missing of a slice.
+
+    Args:
+        spec: What to measure.
+        results_dir: Folder of all results.
+        num_threads: Compute threads; default is all this process may use.
+        probes: Further measurements per candidate.
+
+    Returns:
+        The manifest: names of the records, the candidates' options, duration, and how many
+        records were taken over.
+
+    Raises:
+        MeasurementError: Some candidates failed; all others have run and have their records.
+    """
+    start_s = time.perf_counter()
+    with measuring_device() as device:
+        run = SliceRun(spec, Path(results_dir), device, num_threads, probes)
+        _take_over(run)
+        num_resumed = len(run.records)
+        missing = [slug for slug in spec.candidates if slug not in run.records]
+        if missing:
+            _measure(run, missing)
+    if run.failures:
+        raise _failure(run)
+    return {
+        "stage": spec.stage,
+        "slice": spec.name,
+        "records": [run.records[slug].slug for slug in spec.candidates],
+        "reference": spec.reference,
+        "candidates": {slug: dict(options) for slug, options in spec.candidates.items()},
+        "device": device.name,
+        "waited_s": round(device.waited_s, 3),
+        "num_resumed": num_resumed,
+        "duration_s": round(time.perf_counter() - start_s, 3),
+    }
+
+
+def write_manifest(manifest: dict[str, Any], path: str | Path) -> None:
+    """Write the declared output of a slice."""
+    write_json(path, manifest)
+
+
+def _take_over(run: SliceRun) -> None:
+    """Find the records that an earlier attempt finished."""
+    for slug in run.spec.candidates:
+        record = finished_record(**run.identity(slug))
+        if record is not None:
+            run.records[slug] = record
+            run.report(slug, "already measured")
+
+
+def _measure(run: SliceRun, missing: Sequence[str]) -> None:
+    reference = run.spec.reference
+    try:
+        arm = run.open_arm(reference)
+    except Exception as error:
+        # Nothing can be compared without the reference: each candidate's record says why.
+        for slug in missing:
+            _record_failure(run, slug, error)
+        return
+    with arm:
+        for slug in missing:
+            if slug != reference:
+                _measure_candidate(run, arm, slug)
+        if reference not in run.records:
+            _measure_reference(run, arm)
+
+
+def _measure_candidate(run: SliceRun, reference: Arm, slug: str) -> None:
+    start_s, started = time.perf_counter(), _now()
+    try:
+        with record_run(**run.identity(slug)) as draft:
+            with run.open_arm(slug) as arm:
+                first, second = _alternate(reference, arm, run.spec.repeats)
+                _fill(run, draft, arm, second, reference)
+            draft.comparison = comparison_section(
+                first, second, run.slo, run.spec.record_slug(reference.slug)
+            )
+    except Exception as error:
+        logger.exception("%s failed", run.spec.record_slug(slug))
+        run.failures[slug] = error
+        run.report(slug, f"failed: {error}")
+        return
+    assert draft.record is not None
+    run.records[slug] = draft.record
+    run.report(slug, _headline(draft.record, run.spec.criterion))
+    if reference.slug not in run.records:
+        # Its runs beside the first candidate are the reference's own numbers.
+        _record_reference(run, reference, first, started, time.perf_counter() - start_s)
+
+
+def _measure_reference(run: SliceRun, reference: Arm) -> None:
+    """Measure a reference that no successful pair has measured."""
+    start_s, started = time.perf_counter(), _now()
+    reference.results.clear()
+    try:
+        for _ in range(run.spec.repeats + 1):
+            reference.run()
+        results = reference.results[1:]
+        _record_reference(run, reference, results, started, time.perf_counter() - start_s)
+    except Exception as error:
+        logger.exception("%s failed", run.spec.record_slug(reference.slug))
+        _record_failure(run, reference.slug, error)
+
+
+def _record_reference(
+    run: SliceRun, reference: Arm, results: list[LoadResult], started: str, duration_s: float
+) -> None:
+    try:
+        with record_run(**run.identity(reference.slug)) as draft:
+            _fill(run, draft, reference, results, None)
+    except Exception as error:
+        logger.exception("%s failed", run.spec.record_slug(reference.slug))
+        run.failures[reference.slug] = error
+        return
+    assert draft.record is not None
+    record = draft.record.replace(started=started, duration_s=round(duration_s, 6))
+    record.write(run.results_dir)
+    run.records[reference.slug] = record
+    run.report(reference.slug, _headline(record, run.spec.criterion))
+
+
+def _record_failure(run: SliceRun, slug: str, error: Exception) -> None:
+    try:
+        with record_run(**run.identity(slug)):
+            raise error
+    except Exception as caught:
+        run.failures[slug] = caught
+        run.report(slug, f"failed: {caught}")
+
+
+def _alternate(
+    reference: Arm, candidate: Arm, repeats: int
+) -> tuple[list[LoadResult], list[LoadResult]]:
+    """Let both arms take turns and return their runs, warm-up left out."""
+    reference.results.clear()
+    arms = {"reference": reference.run, "candidate": candidate.run}
+    run_paired(arms, "reference", repeats)
+    return reference.results[-repeats:], candidate.results[-repeats:]
+
+
+def _fill(
+    run: SliceRun, draft: RunDraft, arm: Arm, results: list[LoadResult], reference: Arm | None
+) -> None:
+    sections = load_sections(arm.llm, results, run.slo, run.slo_name, machine_peaks(arm.llm))
+    for probe in run.probes:
+        for name, section in probe(arm, reference).items():
+            sections[name] = {**(sections.get(name) or {}), **section}
+    sections["extra"] |= {"device": run.device.name, "slice": run.spec.name}
+    for name, section in sections.items():
+        setattr(draft, name, section)
+
+
+def _headline(record: RunRecord, criterion: str) -> str:
+    throughput = (record.throughput or {}).get("output_tokens_per_s")
+    text = f"{throughput:.1f} tokens/s" if throughput is not None else "done"
+    name = get_objective(criterion).paired or ""
+    ratio = (record.comparison or {}).get(name)
+    if ratio is None:
+        return text
+    low, high = ratio["low"], ratio["high"]
+    return f"{text}, {name} x{ratio['median']:.2f} [{low:.2f}, {high:.2f}] {ratio['verdict']}"
+
+
+def _failure(run: SliceRun) -> MeasurementError:
+    names = ", ".join(run.spec.record_slug(slug) for slug in run.failures)
+    first = next(iter(run.failures.values()))
+    return MeasurementError(
+        f"{len(run.failures)} of {len(run.spec.candidates)} runs of {run.spec.stage}/"
+        f"{run.spec.name} failed: {names}. The first: {first}",
+        field=f"{run.spec.stage}.{run.spec.name}",
+        value=list(run.failures),
+        remedy="Their records say why; fix or remove these candidates and run again.",
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

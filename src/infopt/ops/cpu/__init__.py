@@ -1,0 +1,44 @@
+"""C++ kernels for CPUs, compiled on first use (sources: ``kernels/csrc``).
+
+Each ``load_*`` returns the callable of one op; :func:`why_not` says why they cannot run on a
+target. Importing this package compiles nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from infopt.ops.cpu.attention import load_attention
+from infopt.ops.cpu.build import extension, why_no_extension
+from infopt.ops.cpu.rotary import load_rotary_and_write
+from infopt.ops.dispatch import OpTarget
+
+__all__ = [
+    "load_add_rms_norm",
+    "load_attention",
+    "load_gated_activation",
+    "load_rotary_and_write",
+    "why_not",
+]
+
+
+def why_not(target: OpTarget) -> str | None:
+    """Return why the kernels cannot run on a target, or None. May compile them."""
+    if target.device.type != "cpu":
+        return "a CPU path"
+    if target.dtype not in (torch.float32, torch.bfloat16):
+        return f"{target.dtype} is not float32 or bfloat16"
+    return why_no_extension()
+
+
+def load_add_rms_norm() -> Callable[..., Any]:
+    """Return the op; see :func:`infopt.ops.rms_norm.add_rms_norm` for its contract."""
+    return extension().add_rms_norm
+
+
+def load_gated_activation() -> Callable[..., Any]:
+    """Return the op; see :func:`infopt.ops.activation.gated_activation` for its contract."""
+    return extension().gated_activation

@@ -1,0 +1,41 @@
+"""Plots of results: each function takes a DataFrame and returns Axes.
+
+>>> from infopt import load_results, plotting
+>>> df = load_results("results")
+>>> plotting.pareto(df, "latency.ttft_s.p50", "throughput.output_tokens_per_s")
+
+Values are shown in the unit on the axis, 95 % intervals are drawn, an arrow points to the better
+side, and the title is the finding (computed unless ``title`` is given). No function touches pyplot
+or a window system: they work without a display, in threads, and show themselves in notebooks.
+"""
+
+from infopt.plotting.bars import bars_with_interval
+from infopt.plotting.fronts import pareto
+from infopt.plotting.latency import ecdf, latency_percentiles
+from infopt.plotting.load import goodput_curve, throughput_vs_batch
+from infopt.plotting.ratios import ratio_forest
+from infopt.plotting.rooflines import roofline
+from infopt.plotting.saving import save
+from infopt.plotting.steps import fragmentation, step_breakdown
+from infopt.plotting.style import STYLE, color_of, colors_for, marker_of, styled
+from infopt.plotting.tables import results_table
+
+__all__ = [
+    "STYLE",
+    "bars_with_interval",
+    "color_of",
+    "colors_for",
+    "ecdf",
+    "fragmentation",
+    "goodput_curve",
+    "latency_percentiles",
+    "marker_of",
+    "pareto",
+    "ratio_forest",
+    "results_table",
+    "roofline",
+    "save",
+    "step_breakdown",
+    "styled",
+    "throughput_vs_batch",
+]

@@ -1,0 +1,117 @@
+"""Axes that show themselves in a notebook, and the labels that every plot has."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from typing import Any, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from infopt.plotting.style import GREY
+from infopt.results.metrics import Better, Metric, metric_of
+
+_DISPLAY_DPI = 144
+_CHARS_PER_INCH = 11.5  # of a bold 11-point title
+
+
+class PlotAxes(Axes):
+    """Axes that Jupyter displays as a picture, whatever matplotlib backend is set (or none)."""
+
+    name = "infopt"
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        figure = self.get_figure(root=True)
+        assert isinstance(figure, Figure)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=_DISPLAY_DPI, metadata={"Software": None})
+        width, height = figure.get_size_inches()
+        size = {"width": round(width * 96), "height": round(height * 96)}
+        return buffer.getvalue(), size
+
+
+def new_axes(ax: Axes | None, size: tuple[float, float] = (7.0, 4.2)) -> Axes:
+    """Return the caller's axes, or new ones on a figure that no window system knows of.
+
+    Args:
+        ax: Where to draw; None makes a figure.
+        size: Width and height of a new figure in inches.
+    """
+    if ax is not None:
+        return ax
+    # Figure, not pyplot.figure: pyplot may open a GUI, keeps figures alive, and is bound to the
+    # main thread.
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure.add_subplot(axes_class=PlotAxes)
+
+
+def set_title(ax: Axes, title: str) -> None:
+    """Set the finding as title, wrapped to the width of the axes."""
+    figure = ax.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    columns = ax.get_subplotspec()
+    num_columns = 1 if columns is None else columns.get_gridspec().ncols
+    width = max(int(figure.get_size_inches()[0] * _CHARS_PER_INCH / num_columns) - 8, 20)
+    ax.set_title(textwrap.fill(title, width))
+
+
+def label_axis(
+    ax: Axes, axis: Literal["x", "y"], column: str | Metric, *, note: str | None = None
+) -> None:
+    """Label an axis with name, unit and an arrow to the better side.
+
+    Args:
+        ax: The axes.
+        axis: Which axis.
+        column: Column of the results table, or its metric.
+        note: Remark on a second line.
+    """
+    metric = column if isinstance(column, Metric) else metric_of(column)
+    label = metric.axis_label + better_text(metric.better)
+    label += f"\n{note}" if note else ""
+    ax.set_xlabel(label) if axis == "x" else ax.set_ylabel(label)
+
+
+def better_text(better: Better | None) -> str:
+    """Return the arrow for an axis label; on a vertical axis it turns with the text."""
+    return {"lower": "   ← better", "higher": "   better →", None: ""}[better]
+
+
+def reference_line(
+    ax: Axes, value: float, label: str | None = None, *, axis: Literal["x", "y"] = "x"
+) -> None:
+    """Draw the line of a reference or a limit, with its name along it.
+
+    Args:
+        ax: The axes.
+        value: Where, in displayed units.
+        label: Name of the line.
+        axis: ``x`` draws a vertical line at an x value.
+    """
+    style: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": "--", "zorder": 1.5}
+    if axis == "x":
+        ax.axvline(value, **style)
+        place: dict[str, Any] = {"xy": (value, 1), "xycoords": ax.get_xaxis_transform()}
+        align = {"ha": "center", "va": "bottom", "xytext": (0, 1)}
+    else:
+        ax.axhline(value, **style)
+        place = {"xy": (1, value), "xycoords": ax.get_yaxis_transform()}
+        align = {"ha": "right", "va": "bottom", "xytext": (-2, 2)}
+    if label:
+        text: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": GREY}
+        ax.annotate(label, **place, **align, **text)
+
+
+def legend_beside(ax: Axes, title: str | None = None) -> None:
+    """Put the legend to the right of the axes, where it can hide nothing."""
+    if len(ax.get_legend_handles_labels()[0]) > 0:
+        ax.legend(
+            loc="upper left",
+            bbox_to_anchor=(1.01, 1),
+            borderaxespad=0,
+            title=title,
+            alignment="left",
+        )

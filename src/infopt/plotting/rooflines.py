@@ -1,0 +1,103 @@
+"""Work done against what the machine's memory and arithmetic allow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from infopt.errors import ResultError
+from infopt.plotting.axes import legend_beside, new_axes, set_title
+from infopt.plotting.data import floats, names, usable_rows
+from infopt.plotting.style import BLACK, GREY, colors_for, markers_for, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+_COLUMNS = ("roofline.bytes", "roofline.flops", "roofline.measured_s")
+_GIGA = 1e9
+
+
+@styled
+def roofline(
+    df: pd.DataFrame,
+    bandwidth: float,
+    flops: float,
+    *,
+    label: str = "slug",
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw achieved FLOP/s over FLOP per byte, under the roof of the machine.
+
+    Args:
+        df: From ``load_results`` (or a table with ``roofline.bytes``, ``roofline.flops`` and
+            ``roofline.measured_s``).
+        bandwidth: Measured memory bandwidth in bytes per second.
+        flops: Measured FLOP/s.
+        label: Column with the names of points.
+        title: The finding; default tells how close the best run comes.
+        ax: Where to draw.
+
+    Raises:
+        ResultError: Bandwidth or FLOP/s is not positive, or no run has counted work.
+    """
+    for name, value in (("bandwidth", bandwidth), ("flops", flops)):
+        if not value > 0:
+            raise ResultError(f"{name} must be positive, got {value!r}.", field=name, value=value)
+    table, _ = usable_rows(df, _COLUMNS, "roofline")
+    moved, work, time_s = (floats(table, column) for column in _COLUMNS)
+    intensity, achieved = work / moved, work / time_s
+    labels = names(table, label)
+    ax = new_axes(ax)
+    _draw_roof(ax, intensity, bandwidth, flops)
+    colors, markers = colors_for(labels), markers_for(labels)
+    share = achieved / np.minimum(flops, bandwidth * intensity)
+    for i, name in enumerate(labels):
+        ax.plot(
+            intensity[i],
+            achieved[i] / _GIGA,
+            linestyle="none",
+            marker=markers[name],
+            color=colors[name],
+            label=f"{name} ({share[i]:.0%})",
+            zorder=3,
+        )
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlabel("Arithmetic intensity (FLOP per byte moved)")
+    ax.set_ylabel("Achieved (GFLOP/s)   better →")
+    legend_beside(ax, "Share of the roof")
+    best = int(np.argmax(share))
+    set_title(ax, title or f"{labels[best]} comes closest to the roof: {share[best]:.0%}")
+    return ax
+
+
+def _draw_roof(ax: Axes, intensity: np.ndarray, bandwidth: float, flops: float) -> None:
+    ridge = flops / bandwidth
+    left = min(float(intensity.min()), ridge) / 3
+    right = max(float(intensity.max()), ridge) * 3
+    x = np.array([left, ridge, right])
+    ax.plot(x, np.minimum(flops, bandwidth * x) / _GIGA, color=BLACK, linewidth=1.6, zorder=2)
+    ax.axvline(ridge, color=GREY, linewidth=1, linestyle=":", zorder=1)
+    ax.set_xlim(left, right)
+    text = {"textcoords": "offset points", "fontsize": 8, "color": GREY, "zorder": 4}
+    ax.annotate(
+        f"{flops / _GIGA:.3g} GFLOP/s", (right, flops / _GIGA), xytext=(0, 4), ha="right", **text
+    )
+    ax.annotate(
+        f"{bandwidth / _GIGA:.3g} GB/s",
+        (left, bandwidth * left / _GIGA),
+        xytext=(4, 12),
+        ha="left",
+        **text,
+    )
+    ax.annotate(
+        f"ridge: {ridge:.3g}",
+        (ridge, 0),
+        xycoords=ax.get_xaxis_transform(),
+        xytext=(4, 5),
+        ha="left",
+        **text,
+    )

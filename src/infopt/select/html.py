@@ -1,0 +1,48 @@
+"""How a recommendation looks in a notebook."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING
+
+from infopt.results.html import format_value
+
+if TYPE_CHECKING:
+    from infopt.select.recommendation import Evidence, Recommendation
+
+
+def recommendation_html(recommendation: Recommendation) -> str:
+    """Return status, reason, evidence and what would change the choice, as HTML."""
+    rows = "".join(_row(entry) for entry in recommendation.evidence)
+    table = f"<table>{rows}</table>" if rows else ""
+    title = recommendation.run or "nothing feasible"
+    return (
+        f"<div><b>{html.escape(title)}</b> ({recommendation.status})"
+        f"<p>{html.escape(recommendation.reason)}</p>{table}"
+        f"{_list('What would change it', [s.message for s in recommendation.sensitivity])}"
+        f"{_list('Ties', [f'{t.run}: {t.reason}' for t in recommendation.ties])}"
+        f"{_list('Notes', list(recommendation.notes))}"
+        f"{_list('Not chosen', [f'{r.run}: {_join(r.reasons)}' for r in recommendation.rejected])}"
+        "</div>"
+    )
+
+
+def _row(entry: Evidence) -> str:
+    value = format_value(entry.value)
+    if entry.low is not None and entry.high is not None:
+        value += f" [{format_value(entry.low)}, {format_value(entry.high)}]"
+    return (
+        f"<tr><th style='text-align:left'>{html.escape(entry.label)}</th>"
+        f"<td style='text-align:left'>{value} {html.escape(entry.unit)}</td></tr>"
+    )
+
+
+def _list(title: str, lines: list[str]) -> str:
+    if not lines:
+        return ""
+    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+    return f"<details open><summary>{title}</summary><ul>{items}</ul></details>"
+
+
+def _join(reasons: tuple[str, ...]) -> str:
+    return "; ".join(reasons)

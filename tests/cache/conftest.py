@@ -1,0 +1,96 @@
+"""Layouts and a manager whose pages remember what was written into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from infopt.cache.block_pool import NULL_PAGE
+from infopt.cache.groups import KVGroup, KVLayout
+from infopt.cache.manager import CacheManager, SequenceCache
+
+
+def make_layout(*windows: int | None, block_size: int = 4) -> KVLayout:
+    """One layer per group; a window or None (full attention) for each."""
+    groups = tuple(KVGroup((layer,), window) for layer, window in enumerate(windows))
+    return KVLayout(
+        groups=groups,
+        layers_per_group=1,
+        block_size=block_size,
+        num_kv_heads=1,
+        head_dim=1,
+        bytes_per_value=4,
+    )
+
+
+class ShadowCache:
+    """A cache manager with the contents of its pages beside it.
+
+    A slot holds ``(group, all tokens up to its position)``: keys and values depend on the whole
+    prefix, so a page that is reused for anything else is found out.
+    """
+
+    def __init__(
+        self,
+        *windows: int | None,
+        num_pages: int = 64,
+        block_size: int = 4,
+        enable_prefix_caching: bool = True,
+    ) -> None:
+        layout = make_layout(*(windows or (None,)), block_size=block_size)
+        self.manager = CacheManager(
+            layout, num_pages, {"model": "m"}, enable_prefix_caching=enable_prefix_caching
+        )
+        self.block_size = block_size
+        self.slots: dict[tuple[int, int], object] = {}
+        self.host: dict[tuple[int, int], object] = {}
+
+    @property
+    def pool(self):
+        return self.manager.pool
+
+    def store(self, cache: SequenceCache, tokens: Sequence[int], num_tokens: int) -> bool:
+        """Allocate, write and commit the tokens up to ``num_tokens``; False if there is no room."""
+        start = cache.num_tokens
+        if not self.manager.allocate(cache, num_tokens):
+            return False
+        for position in range(start, num_tokens):
+            for group, table in enumerate(cache.tables):
+                page = table[position // self.block_size]
+                assert page != NULL_PAGE, "a token is written to the null page"
+                assert self.pool.reference_count(page) == 1, "a shared page is written"
+                self.slots[page, position % self.block_size] = (group, (*tokens[: position + 1],))
+        self.manager.commit(cache, tokens, num_tokens)
+        return True
+
+    def run(self, tokens: Sequence[int], chunk: int = 1000) -> tuple[SequenceCache, int]:
+        """Store a new sequence in chunks, reusing what is cached; return it and the tokens found."""
+        cache = self.manager.new_sequence()
+        found = self.manager.adopt_prefix(cache, self.manager.match_prefix(tokens))
+        self.check_visible(cache, tokens)
+        while cache.num_tokens < len(tokens):
+            assert self.store(cache, tokens, min(cache.num_tokens + chunk, len(tokens)))
+        self.check_visible(cache, tokens)
+        return cache, found
+
+    def check_visible(self, cache: SequenceCache, tokens: Sequence[int]) -> None:
+        """Assert that all keys which the next token sees are where the tables say, and right."""
+        for group, table in enumerate(cache.tables):
+            window = self.manager.layout.groups[group].window
+            first = 0 if window is None else max(cache.num_tokens - window + 1, 0)
+            for position in range(first, cache.num_tokens):
+                slot = table[position // self.block_size], position % self.block_size
+                assert self.slots[slot] == (group, (*tokens[: position + 1],))
+
+
+@pytest.fixture
+def layout_of() -> Callable[..., KVLayout]:
+    """Factory: ``layout_of(None, 8)`` is a full group and one with a window of 8."""
+    return make_layout
+
+
+@pytest.fixture
+def shadow_cache() -> type[ShadowCache]:
+    """The class above."""
+    return ShadowCache

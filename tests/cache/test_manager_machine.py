@@ -1,0 +1,121 @@
+"""Random life of many sequences over several KV groups, checked after every step."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from infopt.cache.block_pool import NULL_PAGE
+from infopt.cache.manager import SequenceCache
+
+PAGE = 4
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """Sequences over two letters, so that prefixes are shared often; pages are scarce."""
+
+    shadow_class: type
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: list[tuple[SequenceCache, list[int]]] = []
+        self.swapped: list[tuple[SequenceCache, list[int], list[list[int]], dict, int]] = []
+
+    @initialize(windows=st.sampled_from([(None,), (None, 6), (5, 9), (None, 4, 8)]))
+    def start(self, windows: tuple[int | None, ...]) -> None:
+        self.shadow = self.shadow_class(*windows, num_pages=24)
+        self.manager = self.shadow.manager
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=24), chunk=st.integers(1, 24))
+    def admit(self, tokens: list[int], chunk: int) -> None:
+        keys = self.manager.match_prefix(tokens)
+        found = len(keys) * PAGE
+        cache = self.manager.new_sequence()
+        end = min(found + chunk, len(tokens))
+        new = self.manager.num_new_pages(cache, end) - len(keys) * len(cache.tables)
+        if new + self.manager.num_pages_to_adopt(keys) > self.shadow.pool.num_available:
+            return
+        assert self.manager.adopt_prefix(cache, keys) == found
+        self.shadow.check_visible(cache, tokens)
+        assert self.shadow.store(cache, tokens, end), "admission counted too few pages"
+        self.live.append((cache, tokens))
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), count=st.integers(1, 9))
+    def grow(self, data: st.DataObject, count: int) -> None:
+        cache, tokens = data.draw(st.sampled_from(self.live))
+        tokens.extend(index % 2 for index in range(count + cache.num_tokens - len(tokens)))
+        before = [list(table) for table in cache.tables]
+        if not self.shadow.store(cache, tokens, cache.num_tokens + count):
+            assert cache.tables == before
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def free(self, data: st.DataObject) -> None:
+        cache, _ = self.live.pop(data.draw(st.integers(0, len(self.live) - 1)))
+        self.manager.free(cache)
+        self.manager.free(cache)  # freeing twice is harmless
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def swap_out(self, data: st.DataObject) -> None:
+        cache, tokens = self.live.pop(data.draw(st.integers(0, len(self.live) - 1)))
+        hosts = [[-1 if page == NULL_PAGE else page for page in t] for t in cache.tables]
+        pages = {page for table in hosts for page in table}
+        content = {slot: value for slot, value in self.shadow.slots.items() if slot[0] in pages}
+        num_tokens = cache.num_tokens
+        self.manager.free(cache)
+        self.swapped.append((cache, tokens, hosts, content, num_tokens))
+
+    @precondition(lambda self: self.swapped)
+    @rule()
+    def swap_in(self) -> None:
+        cache, tokens, hosts, content, num_tokens = self.swapped[0]
+        if sum(h >= 0 for table in hosts for h in table) > self.shadow.pool.num_available:
+            return
+        for host, page in self.manager.restore(cache, hosts, num_tokens):
+            self.shadow.slots |= {(page, i): content.get((host, i)) for i in range(PAGE)}
+        self.shadow.check_visible(cache, tokens)
+        self.live.append((cache, tokens))
+        del self.swapped[0]
+
+    @rule()
+    def reset(self) -> None:
+        self.manager.reset_prefix_cache()
+        assert self.shadow.pool.num_cached == 0
+
+    @invariant()
+    def consistent(self) -> None:
+        if not hasattr(self, "manager"):
+            return
+        self.manager.check_integrity()
+        for cache, tokens in self.live:
+            self.shadow.check_visible(cache, tokens)
+
+    def teardown(self) -> None:
+        for cache, _ in self.live:
+            self.manager.free(cache)
+        if hasattr(self, "manager"):
+            self.manager.check_integrity()
+            assert self.shadow.pool.num_used == 0
+
+
+def test_any_life_of_sequences_keeps_pages_and_contents_right(shadow_cache) -> None:
+    CacheMachine.shadow_class = shadow_cache
+    run_state_machine_as_test(
+        CacheMachine,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

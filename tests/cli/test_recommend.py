@@ -1,0 +1,165 @@
+"""`infopt recommend`: everything that the file says, readably."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infopt.config import EngineConfig
+from infopt.results import RunRecord, write_json
+from infopt.select import Recommendation, read_recommendation, write_recommendation
+from infopt.select.recommendation import Evidence, Nearest, Rejected, Sensitivity, Tie
+
+
+def make(**changes: Any) -> Recommendation:
+    values: dict[str, Any] = {
+        "status": "undecided",
+        "reason": "batching/a cannot be told from batching/b.",
+        "config": EngineConfig(model="m", max_num_seqs=8).to_dict(),
+        "run": "batching/a",
+        "objective": "goodput",
+        "slo_name": "chat",
+        "slo": {"ttft_s": 0.2, "tpot_s": None, "itl_s": 0.05, "e2e_s": None, "percentile": 90.0},
+        "floor": {"max_kl": 0.02, "max_perplexity_ratio": 1.02, "check_tasks": True},
+        "evidence": (Evidence("latency.ttft_s.p90", "TTFT p90", 151.2, 140.0, 170.5, "ms"),),
+        "ties": (Tie("batching/b", 4.9, "undecided, the intervals overlap"),),
+        "sensitivity": (
+            Sensitivity("relax", "ttft_s", 0.2, 0.4, "batching/c", "With 400 ms batching/c wins."),
+        ),
+        "rejected": tuple(Rejected(f"batching/r{i}", ("too slow",)) for i in range(12)),
+        "nearest": None,
+        "notes": ("A note [with brackets].",),
+        "hardware": {"cpu_model": "Some CPU", "num_cores": 2, "gpus": []},
+        "hardware_id": "0123456789ab",
+        "infopt_version": "0.1.0",
+        "commit": "version:0.1.0",
+        "created": "2026-01-02T03:04:05Z",
+    }
+    return Recommendation(**(values | changes))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_recommendation(make(), tmp_path / "recommendation.yaml")
+
+
+def test_everything_that_matters_is_shown(run_cli: Any, path: Path) -> None:
+    text = run_cli("recommend", str(path)).stdout
+    for words in (
+        "batching/a  undecided",
+        "objective (chat): ttft_s <= 0.2, itl_s <= 0.05 at p90",
+        "quality floor: max_kl 0.02",
+        "max_num_seqs: 8",
+        "TTFT p90  151.2 ms [140, 170.5]",
+        "batching/b: undecided, the intervals overlap",
+        "With 400 ms batching/c wins.",
+        "A note [with brackets].",
+        "Some CPU, 2 cores",
+    ):
+        assert words in text
+    assert "block_size" not in text  # at its default
+
+
+def test_long_lists_are_cut_on_request_only(run_cli: Any, path: Path) -> None:
+    text = run_cli("recommend", str(path)).stdout
+    assert "batching/r7" in text
+    assert "batching/r8" not in text
+    assert "4 more (--all shows them)" in text
+    assert "batching/r11" in run_cli("recommend", str(path), "--all").stdout
+
+
+def test_json_is_the_document(run_cli: Any, path: Path) -> None:
+    assert json.loads(run_cli("recommend", str(path), "--json").stdout) == make().to_dict()
+
+
+def test_nothing_feasible(run_cli: Any, tmp_path: Path) -> None:
+    nearest = Nearest("batching/a", ("TTFT p90 0.4 s is above 0.2 s",), {"model": "m"})
+    empty = make(status="none_feasible", config=None, run=None, nearest=nearest)
+    path = write_recommendation(empty, tmp_path / "recommendation.yaml")
+    text = run_cli("recommend", str(path)).stdout
+    assert "no run  nothing is feasible" in text
+    assert "Nearest: batching/a" in text
+    assert "TTFT p90 0.4 s is above 0.2 s" in text
+    assert "Configuration" not in text
+    message = run_cli("generate", "x", "--config", str(path), ok=False).output
+    assert "holds no configuration" in message
+
+
+def record(slug: str, goodput: float, ttft_s: float, kl: float) -> RunRecord:
+    """Return a finalist with intervals too narrow for ties."""
+    percentiles = {"p50": ttft_s / 2, "p90": ttft_s, "p99": None, "mean": None, "count": 50}
+    return RunRecord(
+        stage="select",
+        slug=f"finalists.{slug}",
+        config=EngineConfig(model="m", max_num_seqs=int(goodput)).to_dict(),
+        commit="version:0.1.0",
+        versions={"infopt": "0", "python": "3", "torch": "2", "transformers": None},
+        hardware={"hardware_id": "m1", "num_cores": 2},
+        seeds=(0,),
+        started="2026-01-02T03:04:05Z",
+        duration_s=1.0,
+        quality={
+            "protocol": {"tier": "screen", "texts": {"docs": "d", "code": "c"}},
+            "perplexity": {"docs": 13.5, "code": 6.0},
+            "kl_mean": kl,
+        },
+        latency={"ttft_s": percentiles},
+        throughput={"num_requests": 50, "num_completed": 50},
+        slo={"name": "own", "limits": {"percentile": 90}, "goodput_requests_per_s": goodput},
+        intervals={"slo.goodput_requests_per_s": {"low": goodput - 0.1, "high": goodput + 0.1}},
+    )
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A results folder with three finalists: slow and exact, fast, fastest but lossy."""
+    runs = [
+        record("unoptimized", 2, 0.05, 0.0),
+        record("composed", 4, 0.15, 0.001),
+        record("without-x", 6, 0.15, 0.05),
+    ]
+    for run in runs:
+        run.write(tmp_path)
+    manifest = {"stage": "select", "records": [run.slug for run in runs]}
+    write_json(tmp_path / "slices" / "select" / "finalists.json", manifest)
+    slo = {"ttft_s": 0.2, "percentile": 90.0}
+    write_recommendation(make(slo=slo, slo_name=None), tmp_path / "recommendation.yaml")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "run"),
+    [
+        (("--objective", "goodput"), "select/finalists.composed"),
+        (("--slo", "ttft_s=0.1,percentile=90"), "select/finalists.unoptimized"),
+        (("--floor", "lossy"), "select/finalists.without-x"),
+        (("--floor", "none"), "select/finalists.without-x"),
+        (("--floor", "max_kl=0.0005"), "select/finalists.unoptimized"),
+        (("--slo", "ttft_s=0.01,percentile=90"), None),
+    ],
+)
+def test_chooses_again_under_other_demands(
+    run_cli: Any, results: Path, options: tuple[str, ...], run: str | None
+) -> None:
+    path = str(results / "recommendation.yaml")
+    found = json.loads(run_cli("recommend", path, "--json", *options).stdout)
+    assert found["run"] == run
+    assert "not tried on fresh seeds" in found["notes"][0]
+    assert read_recommendation(path).run == "batching/a"  # the file stays as it was
+
+
+def test_a_new_choice_is_written_where_it_was_asked_for(run_cli: Any, results: Path) -> None:
+    target = results / "lossy.yaml"
+    path = str(results / "recommendation.yaml")
+    run_cli("recommend", path, "--floor", "lossy", "--write", str(target))
+    assert read_recommendation(target).run == "select/finalists.without-x"
+
+
+def test_unknown_demands_are_named(run_cli: Any, results: Path) -> None:
+    path = str(results / "recommendation.yaml")
+    for options in (("--objective", "goodputt"), ("--floor", "lossi"), ("--slo", "ttft=1")):
+        message = run_cli("recommend", path, *options, ok=False).output
+        assert options[1].partition("=")[0] in message

@@ -1,0 +1,277 @@
+"""What each step computes: order, limits, static batches, preemption, completions of one prompt."""
+
+import pytest
+
+from infopt.engine.sequence import SequenceStatus
+
+
+def prompt(length: int, first: int = 1) -> list[int]:
+    return [first, *range(2, length + 1)]
+
+
+def scheduled(plan) -> list[tuple[int, int, int]]:
+    """``(sequence id, start, tokens)`` of each part of a step."""
+    return [(item.sequence.seq_id, item.start, item.num_tokens) for item in plan.scheduled]
+
+
+def test_prefill_chunks_and_decodes_share_a_step_decodes_first(simulation) -> None:
+    sim = simulation(max_num_seqs=4, max_num_batched_tokens=10)
+    sim.add(prompt(4))
+    sim.add(prompt(15, 2))
+    assert scheduled(sim.step()) == [(0, 0, 4), (1, 0, 6)]
+    assert scheduled(sim.step()) == [(0, 4, 1), (1, 6, 9)]
+    sim.add(prompt(3, 3))
+    assert scheduled(sim.step()) == [(0, 5, 1), (1, 15, 1), (2, 0, 3)]
+    sim.run()
+    sim.check_outputs()
+
+
+def test_a_decode_is_never_pushed_out_by_an_older_prefill(simulation) -> None:
+    """The long prompt came first, but sequences that already speak go on in every step."""
+    sim = simulation(max_num_seqs=4, max_num_batched_tokens=4)
+    sim.add(prompt(3))
+    sim.step()
+    sim.add(prompt(30, 2))
+    for _ in range(4):
+        assert scheduled(sim.step())[0][0] == 0
+    sim.run()
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 2, 5])
+def test_requests_start_in_order_of_arrival(simulation, max_num_seqs: int) -> None:
+    sim = simulation(max_num_seqs=max_num_seqs, max_num_batched_tokens=9, num_pages=12)
+    for i in range(8):
+        sim.add(prompt(1 + (i * 7) % 20, i + 1), max_tokens=1 + i % 5)
+    started: list[int] = []
+    while sim.scheduler.has_unfinished:
+        started += [i for i, *_ in scheduled(sim.step()) if i not in started]
+    assert started == list(range(8))
+    sim.check_idle()
+    sim.check_outputs()
+
+
+def test_nobody_overtakes_a_request_that_does_not_fit_yet(simulation) -> None:
+    sim = simulation(num_pages=8)
+    sim.add(prompt(16), max_tokens=4)
+    big, small = sim.add(prompt(20, 2), 4)[0], sim.add(prompt(2, 3), 4)[0]
+    sim.step()
+    assert [big.status, small.status] == [SequenceStatus.WAITING] * 2
+    sim.run()
+    sim.check_outputs()
+
+
+def test_static_admits_when_the_whole_batch_has_finished(simulation) -> None:
+    sim = simulation(scheduling="static", max_num_seqs=3)
+    for i, length in enumerate([2, 6, 4, 1, 1]):
+        sim.add(prompt(3, i + 1), max_tokens=length)
+    sizes = []
+    while sim.scheduler.has_unfinished:
+        sizes.append(len(sim.step().scheduled))
+    assert sizes == [3, 3, 2, 2, 1, 1, 2]  # finished rows leave the flat batch
+    sim.check_idle()
+    assert all(plan.num_padding_tokens == 0 for plan in sim.plans)
+
+
+def test_a_static_batch_is_closed_to_later_arrivals(simulation) -> None:
+    sim = simulation(scheduling="static", max_num_seqs=4)
+    sim.add(prompt(3), max_tokens=5)
+    sim.step()
+    late = sim.add(prompt(3, 2), max_tokens=1)[0]
+    for _ in range(4):
+        assert late.status is SequenceStatus.WAITING
+        sim.step()
+    assert not sim.sequences[0].cache.num_pages
+    sim.run()
+
+
+def test_padded_batches_count_what_a_classic_batch_computes(simulation) -> None:
+    """Prompts as long as the longest; finished rows go on until the last one ends."""
+    sim = simulation(scheduling="static_padded", max_num_seqs=3, max_num_batched_tokens=64)
+    prompts, outputs = [3, 5, 8], [2, 6, 4]
+    for i in range(3):
+        sim.add(prompt(prompts[i], i + 1), max_tokens=outputs[i])
+    sim.run()
+    computed = sum(plan.num_tokens + plan.num_padding_tokens for plan in sim.plans)
+    assert computed == 3 * max(prompts) + 3 * (max(outputs) - 1)
+    assert [plan.num_padding_tokens for plan in sim.plans] == [8, 0, 1, 1, 2, 2]
+    sim.check_outputs()
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+@pytest.mark.parametrize("budget", [4, 32])
+def test_two_that_fit_alone_but_not_together_both_finish(
+    simulation, preemption: str, budget: int
+) -> None:
+    """Pins: requests preempted each other for ever and none could finish."""
+    sim = simulation(
+        num_pages=16,
+        num_swap_pages=16,
+        preemption=preemption,
+        max_num_batched_tokens=budget,
+        max_num_seqs=4,
+    )
+    for first in (1, 2):
+        sim.add(prompt(10, first), max_tokens=45)
+    sim.run(max_steps=200)
+    sim.check_outputs()
+    assert 1 <= sum(s.metrics.num_preemptions for s in sim.sequences) <= 3
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_a_preempted_sequence_returns_once_and_not_chunk_by_chunk(
+    simulation, preemption: str
+) -> None:
+    """Pins: a long preempted sequence was readmitted when its first chunk had room, ran out of
+    pages in the middle of its prompt, and began anew in every step.
+    """
+    sim = simulation(
+        num_pages=32,
+        num_swap_pages=32,
+        preemption=preemption,
+        max_num_batched_tokens=4,
+        max_num_seqs=4,
+        enable_prefix_caching=False,
+    )
+    sim.add(prompt(40), max_tokens=60)
+    sim.add(prompt(60, 2), max_tokens=40)
+    sim.run(max_steps=400)
+    sim.check_outputs()
+    assert sum(s.metrics.num_preemptions for s in sim.sequences) <= 3
+
+
+def test_the_youngest_is_preempted(simulation) -> None:
+    sim = simulation(num_pages=10, max_num_seqs=4)
+    for first in (1, 2, 3):
+        sim.add(prompt(8, first), max_tokens=20)
+    while not (plan := sim.step()).preempted:
+        pass
+    assert [s.seq_id for s in plan.preempted] == [2]
+    assert sim.scheduler.waiting[0].seq_id == 2
+    sim.run()
+    sim.check_outputs()
+
+
+def test_preempted_sequences_queue_in_order_of_arrival(simulation) -> None:
+    sim = simulation(num_pages=12, max_num_seqs=4, max_num_batched_tokens=64)
+    for first in (1, 2, 3, 4):
+        sim.add(prompt(8, first), max_tokens=30)
+    sim.add(prompt(3, 5))
+    while sim.scheduler.has_unfinished:
+        sim.step()
+        ids = [s.seq_id for s in sim.scheduler.waiting]
+        assert ids == sorted(ids)
+    sim.check_idle()
+    sim.check_outputs()
+
+
+@pytest.mark.parametrize("windows", [(None,), (None, 6)])
+def test_swapped_pages_balance(simulation, windows) -> None:
+    sim = simulation(*windows, num_pages=20, num_swap_pages=64, preemption="swap", max_num_seqs=4)
+    for first in (1, 2, 3):
+        sim.add(prompt(8, first), max_tokens=24)
+    sim.run()
+    sim.check_outputs()
+    out = sum(len(plan.swap_out) for plan in sim.plans)
+    assert out == sum(len(plan.swap_in) for plan in sim.plans) > 0
+    assert sim.scheduler.num_swap_fallbacks == 0
+    computed = sum(plan.num_tokens for plan in sim.plans)
+    assert computed == sum(len(s.token_ids) - 1 for s in sim.sequences)  # nothing twice
+
+
+def test_full_host_memory_falls_back_to_recompute_and_is_counted(simulation) -> None:
+    sim = simulation(num_pages=12, num_swap_pages=1, preemption="swap", max_num_seqs=4)
+    for first in (1, 2, 3):
+        sim.add(prompt(8, first), max_tokens=20)
+    sim.run()
+    sim.check_outputs()
+    assert sim.scheduler.num_swap_fallbacks > 0
+
+
+def test_preempted_sequences_find_their_own_pages(simulation) -> None:
+    """Pins: the tokens planned before the hit were stale when a sequence met its own old pages."""
+    sim = simulation(num_pages=24, max_num_seqs=8, max_num_batched_tokens=64)
+    for first in range(8):
+        sim.add([*range(30, 42), first + 1], max_tokens=16)
+    sim.run()
+    sim.check_outputs()
+    assert any(s.metrics.num_preemptions for s in sim.sequences)
+
+
+@pytest.mark.parametrize("length", [3, 8, 9, 40])
+def test_completions_wait_for_their_leader_and_share_its_prompt(simulation, length: int) -> None:
+    sim = simulation(max_num_batched_tokens=16)
+    children = sim.add(prompt(length), max_tokens=4, n=3)
+    sim.run()
+    sim.check_outputs()
+    found = (length - 1) // 4 * 4
+    assert [s.num_cached_tokens for s in children] == [0, found, found]
+    assert len({tuple(s.output_token_ids) for s in children}) == 3
+
+
+def test_completions_without_prefix_cache_do_not_wait(simulation) -> None:
+    sim = simulation(enable_prefix_caching=False)
+    sim.add(prompt(6), n=3)
+    assert len(sim.step().scheduled) == 3
+    sim.run()
+    sim.check_outputs()
+
+
+@pytest.mark.parametrize("state", ["waiting", "mid prompt", "decoding", "preempted", "finished"])
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_a_sequence_can_be_aborted_in_every_state(simulation, state: str, preemption: str) -> None:
+    sim = simulation(
+        num_pages=8,
+        num_swap_pages=8,
+        preemption=preemption,
+        max_num_batched_tokens=8,
+        max_num_seqs=4,
+    )
+    sim.add(prompt(8), max_tokens=16)
+    victim = sim.add(prompt(10, 2), max_tokens=12)[0]
+    sim.add(prompt(2, 3), max_tokens=2)
+    reached = {
+        "waiting": lambda: True,
+        "mid prompt": lambda: 0 < victim.cache.num_tokens < 10,
+        "decoding": lambda: victim.is_decoding,
+        "preempted": lambda: victim.metrics.num_preemptions,
+        "finished": lambda: victim.is_finished,
+    }[state]
+    while not reached():
+        sim.step()
+    sim.abort(victim)
+    assert victim.cache.num_pages == 0
+    assert victim.host_pages is None
+    sim.run()
+    sim.check_outputs()
+
+
+def test_the_leader_can_be_aborted_before_its_completions_start(simulation) -> None:
+    sim = simulation(max_num_batched_tokens=8)
+    leader, *_ = sim.add(prompt(30), max_tokens=4, n=3)
+    sim.step()
+    sim.abort(leader)
+    sim.run()
+    sim.check_outputs()
+
+
+@pytest.mark.parametrize("windows", [(None,), (None, 6), (6, 9)])
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_a_failed_step_ends_its_sequences_and_no_others(
+    simulation, windows, preemption: str
+) -> None:
+    """Pins: copies that a failed step never made were taken for swapped-out content later."""
+    sim = simulation(
+        *windows, num_pages=26, num_swap_pages=40, preemption=preemption, max_num_seqs=4
+    )
+    for first in (1, 2, 3, 4):
+        sim.add(prompt(8, first), max_tokens=24)
+    while not sim.scheduler.waiting or not sim.scheduler.running:
+        sim.step()
+    while not (plan := sim.step(fails=False)).preempted:
+        pass
+    failed = {s.seq_id for s in sim.scheduler.running}
+    assert plan.preempted
+    sim.step(fails=True)
+    sim.run()
+    sim.check_outputs()
+    assert {s.seq_id for s in sim.sequences if s.finish_reason == "error"} == failed

@@ -1,0 +1,71 @@
+# Configuration and helpers shared by all rules. Whatever is more than a lookup is in the package
+# (infopt.experiments), where it has tests.
+from pathlib import Path
+
+from infopt import __version__ as INFOPT_VERSION
+from infopt.experiments.config import complete_config, load_schema
+from infopt.experiments.source import source_identity
+from infopt.experiments.spec import model_name, select_spec, slice_names, slice_spec
+
+# A configuration given with --configfile stands for itself: Snakemake would merge it into the
+# default file key by key, and lists of options would mix. Keys it leaves out get the defaults of the
+# schema, which are those of config/config.yaml (a test compares them).
+if not workflow.configfiles and Path("config/config.yaml").exists():
+
+    configfile: "config/config.yaml"
+
+
+SCHEMA = load_schema(Path(workflow.basedir, "workflow/schemas/config.schema.yaml"))
+CONFIG = complete_config(config, SCHEMA)
+# Captions of the report quote the settings of the run, defaults included.
+config.update(CONFIG)
+
+RESULTS = CONFIG["results_dir"]
+MODEL = model_name(CONFIG["model"], RESULTS)
+IS_CUDA = CONFIG["engine"].get("device") == "cuda"
+ENV = "../../envs/cuda.yaml" if IS_CUDA else "../../envs/cpu.yaml"
+
+# Timing jobs never overlap, whatever the command line says: a resource that no option limits is
+# unlimited, so its limit is set here. (Devices are locked by the jobs as well, which also keeps two
+# runs of the pipeline apart.)
+workflow.register_resource("measure", CONFIG["measure_slots"])
+
+
+wildcard_constraints:
+    slice="[a-z0-9][a-z0-9_-]*",
+    stage="[a-z][a-z0-9_]*",
+    name="[0-9]{2}_[a-z0-9_]+",
+
+
+def spec_json(stage, name):
+    """Return everything that decides the numbers of a slice, as text that is the same each time."""
+    if stage == "select":
+        spec = select_spec(CONFIG, name)
+    else:
+        spec = slice_spec(CONFIG, stage, name)
+    return spec.with_model(MODEL).to_json()
+
+
+def stage_specs(stage):
+    """Return the specifications of all slices of a stage."""
+    return [spec_json(stage, name) for name in slice_names(CONFIG, stage)]
+
+
+def manifests(stage):
+    """Return the manifests of all slices of a stage."""
+    return expand(
+        f"{RESULTS}/slices/{stage}/{{slice}}.json", slice=slice_names(CONFIG, stage)
+    )
+
+
+def measure_threads():
+    """Return the threads of a measuring job: all cores, divided by the jobs that run at once."""
+    return max(workflow.cores // CONFIG["measure_slots"], 1)
+
+
+def model_files(wildcards):
+    """Return the files of a model that lies in a folder, so that a changed model is seen."""
+    path = Path(CONFIG["model"])
+    if path.is_dir():
+        return sorted(str(p) for p in path.iterdir() if p.suffix in (".json", ".safetensors"))
+    return [str(path)] if path.is_file() else []

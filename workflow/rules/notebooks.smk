@@ -1,0 +1,76 @@
+# Notebooks, executed on the results of this run, and the account of its time.
+
+
+rule execute_notebook:
+    input:
+        notebook=lambda wildcards: str(
+            Path(workflow.basedir, "notebooks", f"{wildcards.name}.ipynb")
+        ),
+        model=rules.fetch_model.output[0],
+        baseline=rules.baseline_table.output.table,
+        batching=rules.batching_table.output.table,
+        chosen=[rules.baseline_table.output.chosen, rules.batching_table.output.chosen],
+        recommendation=rules.recommend.output.recommendation,
+    output:
+        html=report(
+            f"{RESULTS}/notebooks/{{name}}.html",
+            caption="../report/notebook.rst",
+            category="3 Notebooks",
+            labels={"figure": "{name}"},
+        ),
+    params:
+        timeout_s=CONFIG["notebooks"]["timeout_s"],
+        results_dir=RESULTS,
+        code=source_identity("present"),
+    log:
+        job=f"{RESULTS}/logs/notebooks/{{name}}.log",
+        # A log and not an output: Snakemake deletes the outputs of a failed job, and the executed
+        # copy is where one sees which cell failed.
+        notebook=f"{RESULTS}/notebooks/{{name}}.ipynb",
+    benchmark:
+        f"{RESULTS}/benchmarks/notebooks.{{name}}.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=15,
+    conda:
+        "../../envs/notebooks.yaml"
+    script:
+        "../scripts/execute_notebook.py"
+
+
+rule run_summary:
+    input:
+        model=rules.fetch_model.output[0],
+        manifests=[
+            *manifests("baseline"),
+            *manifests("batching"),
+            rules.finalists.output.manifest,
+            rules.validation.output.manifest,
+        ],
+        notebooks=expand(rules.execute_notebook.output.html, name=CONFIG["notebooks"]["names"]),
+    output:
+        report(
+            f"{RESULTS}/tables/durations.csv",
+            caption="../report/durations.rst",
+            category="4 Run",
+            labels={"figure": "Durations"},
+        ),
+    params:
+        notebooks=expand(
+            f"{RESULTS}/notebooks/{{name}}.ipynb", name=CONFIG["notebooks"]["names"]
+        ),
+        budget_s=CONFIG["time_budget_s"],
+        code=source_identity("present"),
+    log:
+        f"{RESULTS}/logs/summary.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/summary.tsv"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    conda:
+        ENV
+    script:
+        "../scripts/summarize_run.py"

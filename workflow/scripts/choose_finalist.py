@@ -1,0 +1,22 @@
+"""Rule choose_finalist: pick among the finalists, before the choice is validated."""
+
+from infopt.experiments.job_log import job_log
+from infopt.experiments.recommend import choose_finalist
+
+
+def main(snakemake):
+    """Write the choice."""
+    params = snakemake.params
+    with job_log(snakemake.log[0]):
+        choose_finalist(
+            snakemake.input.manifests,
+            results_dir=params.results_dir,
+            slo=params.slo,
+            floor=params.quality_floor,
+            objective=params.objective,
+            path=snakemake.output[0],
+        )
+
+
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,0 +1,22 @@
+"""Rules *_table: collect the records of a stage into a table and choose what it hands on."""
+
+from infopt.experiments.job_log import job_log
+from infopt.experiments.stages import collect_stage
+
+
+def main(snakemake):
+    """Write table and choice."""
+    params = snakemake.params
+    with job_log(snakemake.log[0]):
+        collect_stage(
+            snakemake.input.slices,
+            [*params.specs],
+            results_dir=params.results_dir,
+            floor=params.quality_floor,
+            table_path=snakemake.output.table,
+            chosen_path=snakemake.output.chosen,
+        )
+
+
+if __name__ == "__main__":
+    main(snakemake)

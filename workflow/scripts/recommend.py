@@ -1,0 +1,22 @@
+"""Rule recommend: write the recommendation with the result of its validation."""
+
+from infopt.experiments.job_log import job_log
+from infopt.experiments.recommend import recommend
+
+
+def main(snakemake):
+    """Write recommendation and table."""
+    params = snakemake.params
+    with job_log(snakemake.log[0]):
+        recommend(
+            choice_path=snakemake.input.choice,
+            manifest_paths=[snakemake.input.finalists, snakemake.input.validation],
+            results_dir=params.results_dir,
+            slo=params.slo,
+            recommendation_path=snakemake.output.recommendation,
+            table_path=snakemake.output.table,
+        )
+
+
+if __name__ == "__main__":
+    main(snakemake)
