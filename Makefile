@@ -12,8 +12,10 @@ CONSTRAINTS ?= envs/constraints-cpu.txt
 # A place with CPU wheels of torch, where pip's own index has only the large CUDA build:
 # make run TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
-# Extra arguments of Snakemake, pytest, ... : make run ARGS="--configfile config/gpu.yaml"
+# Extra arguments of Snakemake, pytest, ... : make run ARGS="--profile profiles/gpu"
 ARGS ?=
+# Where the results are, as `results_dir` of the configuration says.
+RESULTS ?= results
 
 PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check \
 	$(if $(CONSTRAINTS),-c $(CONSTRAINTS)) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
@@ -62,15 +64,17 @@ install-dev: $(DEV_STAMP)  ## the same with the tools for tests and style
 run: install  ## run the whole pipeline with the CPU default; results/ holds what it found
 	snakemake --cores $(CORES) $(ARGS)
 	@echo
-	@infopt recommend results/recommendation.yaml
+	@infopt recommend $(RESULTS)/recommendation.yaml
 	@echo
-	@echo "Recommendation  results/recommendation.yaml"
-	@echo "Notebooks       results/notebooks/*.html (and .ipynb, executed)"
-	@echo "Tables          results/tables/*.parquet    Records  results/runs/*/*.json"
-	@echo "Next            make report   or   make notebook"
+	@echo "Recommendation  $(RESULTS)/recommendation.yaml"
+	@echo "Notebooks       $(RESULTS)/notebooks/*.html (executed; *.ipynb beside them)"
+	@echo "Figures         $(RESULTS)/figures/*.png"
+	@echo "Tables          $(RESULTS)/tables/*.parquet"
+	@echo "Records         $(RESULTS)/runs/*/*.json"
+	@echo "Next            make report, make notebook"
 
 report: install  ## write results/report.html, one page with every figure and table
-	snakemake --cores $(CORES) --report results/report.html $(ARGS)
+	snakemake --cores $(CORES) --report $(RESULTS)/report.html $(ARGS)
 
 test: install-dev  ## fast test suite (no GPU, nothing slow)
 	pytest -m "not slow and not gpu" $(ARGS)

@@ -12,6 +12,7 @@ include: "workflow/rules/models.smk"
 include: "workflow/rules/baseline.smk"
 include: "workflow/rules/batching.smk"
 include: "workflow/rules/select.smk"
+include: "workflow/rules/figures.smk"
 include: "workflow/rules/notebooks.smk"
 
 
@@ -23,5 +24,5 @@ rule all:
     input:
         f"{RESULTS}/recommendation.yaml",
         f"{RESULTS}/tables/durations.csv",
-        expand(f"{RESULTS}/figures/{{stage}}.png", stage=["baseline", "batching", "select"]),
+        figures(),
         expand(f"{RESULTS}/notebooks/{{name}}.html", name=CONFIG["notebooks"]["names"]),

@@ -34,7 +34,7 @@ _SEND_S = 0.001  # for the socket's own thread, which cannot be waited for
 
 # The working folder leaves the path first: a module there must not stand in for the library's.
 _LAUNCH = (
-    "import sys; sys.path.remove(''); from infopt.notebooks import launch_kernel; launch_kernel()"
+    "import sys; sys.path.remove(''); import infopt.notebooks; infopt.notebooks.launch_kernel()"
 )
 
 
@@ -91,7 +91,8 @@ def run_notebook(
     }
     executed_path.parent.mkdir(parents=True, exist_ok=True)
     start_s = time.perf_counter()
-    _execute(notebook, notebook_path, executed_path, values, timeout_s, working_dir, show_progress)
+    options = {"parameters": values, "cwd": working_dir, "progress_bar": show_progress}
+    _execute(notebook, notebook_path, executed_path, timeout_s, options)
     duration_s = time.perf_counter() - start_s
     if html_path is not None:
         write_html(executed_path, html_path)
@@ -173,9 +174,9 @@ def write_html(executed_path: str | Path, html_path: str | Path) -> None:
 def launch_kernel() -> None:
     """Be a Jupyter kernel that sends each printed line at once (called in the kernel's process).
 
-    The kernel sends output a few times per second, so whatever a cell printed just before its process
-    was killed would be lost, and with it the hint at what went wrong. Printing costs about 1 ms a
-    line more.
+    The kernel sends output a few times per second, so whatever a cell printed just before its
+    process was killed would be lost, and with it the hint at what went wrong. Printing costs about
+    1 ms a line more.
     """
     from ipykernel.iostream import OutStream
     from ipykernel.kernelapp import launch_new_instance
@@ -211,10 +212,8 @@ def _execute(
     notebook: NotebookNode,
     notebook_path: Path,
     executed_path: Path,
-    values: dict[str, Any],
     timeout_s: float,
-    working_dir: str | Path | None,
-    show_progress: bool,
+    options: dict[str, Any],
 ) -> None:
     import papermill
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
@@ -226,13 +225,11 @@ def _execute(
         papermill.execute_notebook(
             notebook,
             executed_path,
-            parameters=values,
             kernel_name=KERNEL_NAME,
             language="python",  # Papermill refuses a notebook in which it finds no language
-            progress_bar=show_progress,
-            cwd=working_dir,
             kernel_manager_class=_kernel_manager_class(Path(sockets.name)),
             timeout_func=lambda _cell: max(1, int(deadline_s - time.monotonic())),
+            **options,
         )
     except papermill.PapermillExecutionError as error:
         raise _failed(

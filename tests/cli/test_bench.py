@@ -56,12 +56,12 @@ def test_arms_are_compared_with_the_first_and_saved(
     result = run_cli("bench", *tiny, *SMALL, *arms, "--save", str(tmp_path))
     assert "reference" in result.stdout
     assert "2 pairs decide nothing" in result.stderr
-    df = load_results(tmp_path).set_index("slug")
-    assert list(df["config.max_num_seqs"][["arm=one", "arm=two"]]) == [1, 2]
+    rows: dict[Any, Any] = load_results(tmp_path).set_index("slug").to_dict("index")
+    assert [rows[f"arm={name}"]["config.max_num_seqs"] for name in ("one", "two")] == [1, 2]
     column = "comparison.output_tokens_per_s"
-    assert df[f"{column}.reference"]["arm=two"] == "arm=one"
-    assert df[f"{column}.num_pairs"]["arm=two"] == 2
-    assert df[f"{column}.verdict"]["arm=two"] == "undecided"
+    assert rows["arm=two"][f"{column}.reference"] == "arm=one"
+    assert rows["arm=two"][f"{column}.num_pairs"] == 2
+    assert rows["arm=two"][f"{column}.verdict"] == "undecided"
 
 
 def test_rate_makes_the_load_open(run_cli: Any, tiny: list[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from infopt.bench.slo import SLO
 from infopt.config import EngineConfig
 from infopt.results import RunRecord, write_json
 from infopt.select import Recommendation, read_recommendation, write_recommendation
@@ -125,7 +126,7 @@ def results(tmp_path: Path) -> Path:
         run.write(tmp_path)
     manifest = {"stage": "select", "records": [run.slug for run in runs]}
     write_json(tmp_path / "slices" / "select" / "finalists.json", manifest)
-    slo = {"ttft_s": 0.2, "percentile": 90.0}
+    slo = SLO(ttft_s=0.2, percentile=90).to_dict()
     write_recommendation(make(slo=slo, slo_name=None), tmp_path / "recommendation.yaml")
     return tmp_path
 

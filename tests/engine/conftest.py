@@ -81,15 +81,16 @@ class Simulation:
         self.scheduler.finish(sequence)
         self.scheduler.check_integrity()
 
-    def step(self, *, fails: bool = False) -> StepPlan:
-        """Run one step; ``fails`` stands for a model that raises."""
+    def step(self, fails: Callable[[StepPlan], object] = lambda plan: False) -> StepPlan:
+        """Run one step; where ``fails(plan)`` holds the model raises."""
         decoding = [s for s in self.scheduler.running if s.is_decoding]
         plan = self.scheduler.schedule()
         self._check_plan(plan, decoding)
-        if fails:
-            self.scheduler.drop(plan)
+        if fails(plan):
+            self.scheduler.forget_copies(plan)
             for item in plan.scheduled:
                 item.sequence.finish_reason = "error"
+                self.scheduler.finish(item.sequence)
         else:
             tokens = self._compute(plan)
             self.scheduler.commit(plan)
@@ -101,11 +102,16 @@ class Simulation:
 
     def run(self, max_steps: int = 2000) -> None:
         """Step until everything is finished, then check that nothing is left behind."""
-        for _ in range(max_steps):
-            if not self.scheduler.has_unfinished:
-                break
-            assert self.step().scheduled, "a step did nothing"
+        self.run_until(lambda: not self.scheduler.has_unfinished, max_steps)
         self.check_idle()
+
+    def run_until(self, reached: Callable[[], Any], max_steps: int = 500) -> None:
+        """Step until something holds."""
+        for _ in range(max_steps):
+            if reached():
+                return
+            assert self.step().scheduled, "a step did nothing"
+        raise AssertionError("too many steps")
 
     def check_idle(self) -> None:
         """Assert that all sequences ended and gave everything back."""

@@ -125,27 +125,26 @@ def test_a_preempted_sequence_returns_once_and_not_chunk_by_chunk(
     pages in the middle of its prompt, and began anew in every step.
     """
     sim = simulation(
-        num_pages=32,
-        num_swap_pages=32,
+        num_pages=34,
+        num_swap_pages=34,
         preemption=preemption,
-        max_num_batched_tokens=4,
+        max_num_batched_tokens=8,
         max_num_seqs=4,
         enable_prefix_caching=False,
     )
-    sim.add(prompt(40), max_tokens=60)
-    sim.add(prompt(60, 2), max_tokens=40)
+    sim.add(prompt(20), max_tokens=60)
+    sim.add(prompt(100, 2), max_tokens=10)
     sim.run(max_steps=400)
     sim.check_outputs()
-    assert sum(s.metrics.num_preemptions for s in sim.sequences) <= 3
+    assert [s.metrics.num_preemptions for s in sim.sequences] == [0, 1]
 
 
 def test_the_youngest_is_preempted(simulation) -> None:
     sim = simulation(num_pages=10, max_num_seqs=4)
     for first in (1, 2, 3):
         sim.add(prompt(8, first), max_tokens=20)
-    while not (plan := sim.step()).preempted:
-        pass
-    assert [s.seq_id for s in plan.preempted] == [2]
+    sim.run_until(lambda: sim.plans and sim.plans[-1].preempted)
+    assert [s.seq_id for s in sim.plans[-1].preempted] == [2]
     assert sim.scheduler.waiting[0].seq_id == 2
     sim.run()
     sim.check_outputs()
@@ -236,8 +235,7 @@ def test_a_sequence_can_be_aborted_in_every_state(simulation, state: str, preemp
         "preempted": lambda: victim.metrics.num_preemptions,
         "finished": lambda: victim.is_finished,
     }[state]
-    while not reached():
-        sim.step()
+    sim.run_until(reached)
     sim.abort(victim)
     assert victim.cache.num_pages == 0
     assert victim.host_pages is None
@@ -254,24 +252,23 @@ def test_the_leader_can_be_aborted_before_its_completions_start(simulation) -> N
     sim.check_outputs()
 
 
-@pytest.mark.parametrize("windows", [(None,), (None, 6), (6, 9)])
+@pytest.mark.parametrize(
+    ("windows", "num_pages"), [((None,), 26), ((None, 6), 32), ((6, 9), 22)]
+)
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
 def test_a_failed_step_ends_its_sequences_and_no_others(
-    simulation, windows, preemption: str
+    simulation, windows, num_pages: int, preemption: str
 ) -> None:
     """Pins: copies that a failed step never made were taken for swapped-out content later."""
     sim = simulation(
-        *windows, num_pages=26, num_swap_pages=40, preemption=preemption, max_num_seqs=4
+        *windows, num_pages=num_pages, num_swap_pages=80, preemption=preemption, max_num_seqs=4
     )
     for first in (1, 2, 3, 4):
         sim.add(prompt(8, first), max_tokens=24)
-    while not sim.scheduler.waiting or not sim.scheduler.running:
-        sim.step()
-    while not (plan := sim.step(fails=False)).preempted:
-        pass
-    failed = {s.seq_id for s in sim.scheduler.running}
-    assert plan.preempted
-    sim.step(fails=True)
+    while sim.scheduler.has_unfinished and not any(plan.preempted for plan in sim.plans):
+        sim.step(fails=lambda plan: plan.preempted)
+    failed = {item.sequence.seq_id for item in sim.plans[-1].scheduled}
+    assert 1 <= len(failed) < 4
     sim.run()
     sim.check_outputs()
     assert {s.seq_id for s in sim.sequences if s.finish_reason == "error"} == failed

@@ -97,8 +97,10 @@ def test_more_noise_is_more_kl_and_costs_perplexity(make_bigram):
         for noise in (0.05, 0.5)
     ]
     assert 0 < results[0].kl_mean < 0.1 * results[1].kl_mean
-    assert results[1].kl_low <= results[1].kl_mean <= results[1].kl_high
-    assert results[1].kl_mean < results[1].kl_p99
+    low, high, p99 = results[1].kl_low, results[1].kl_high, results[1].kl_p99
+    assert low is not None and high is not None and p99 is not None
+    assert low <= results[1].kl_mean <= high
+    assert results[1].kl_mean < p99
 
 
 def test_perplexity_ratio_is_that_of_the_perplexities(make_bigram):
@@ -108,6 +110,7 @@ def test_perplexity_ratio_is_that_of_the_perplexities(make_bigram):
     ratio, low, high = perplexity_ratio(parts)
     values = [perplexity(llm, windows).token_perplexity for llm in (reference, candidate)]
     assert ratio == pytest.approx(values[1] / values[0], rel=1e-5)
+    assert low is not None and high is not None
     assert low <= ratio <= high
     assert perplexity_ratio(parts[:1])[1:] == (None, None)
 

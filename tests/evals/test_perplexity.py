@@ -41,7 +41,9 @@ def test_interval_surrounds_the_value_and_is_seeded(make_bigram):
     llm = make_bigram()
     windows = text_windows(llm, TEXT, context=37).windows
     results = [perplexity(llm, windows, seed=s) for s in (0, 0, 1)]
-    assert results[0].low < results[0].token_perplexity < results[0].high
+    low, high = results[0].low, results[0].high
+    assert low is not None and high is not None
+    assert low < results[0].token_perplexity < high
     assert results[0] == results[1]
     assert results[0].low != results[2].low
 

@@ -37,7 +37,7 @@ def test_pickled_weights_are_never_loaded(tmp_path, name):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UnsupportedModelError, match=f"pickled.*{name}") as error:
         find_checkpoint(tmp_path)
-    assert "safetensors" in error.value.remedy
+    assert "safetensors" in str(error.value.remedy)
 
 
 def test_an_empty_folder_holds_no_weights(tmp_path):

@@ -204,6 +204,18 @@ def test_hub_fetch_asks_for_no_pickles_and_no_code(monkeypatch, tmp_path):
     assert kept == ["model.safetensors", "config.json", "tokenizer.model"]
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_hub_terms_are_shown_until_the_files_are_there(monkeypatch, tmp_path, capfd, cached):
+    import huggingface_hub
+
+    found = str(tmp_path / "config.json") if cached else None
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: found)
+    fetch_hub(HubSource("a/b", "c0ffee"), show_progress=True, notice="Terms.")
+    shown = "" if cached else "Terms.\nFetching a/b@c0ffee from the hub ...\n"
+    assert capfd.readouterr().err == shown
+
+
 def test_a_hub_that_cannot_be_reached_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

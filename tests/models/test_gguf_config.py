@@ -169,7 +169,7 @@ def test_a_token_that_only_looks_like_padding_stays():
 
 def test_more_tokens_than_embedding_rows_are_refused():
     tokenizer = {"tokenizer.ggml.tokens": list("abc")}
-    with pytest.raises(CheckpointError, match="3 entries.*2 rows"):
+    with pytest.raises(CheckpointError, match=r"3 entries.*2 rows"):
         gguf_config(metadata() | tokenizer, vocab_size=2, tensor_names=TENSORS)
 
 

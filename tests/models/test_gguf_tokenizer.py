@@ -7,6 +7,7 @@ byte-level BPE by merge rank, and SentencePiece by joining the pair with the bes
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ class RankBPE:
     def merge(self, piece: str) -> list[str]:
         parts = list(piece)
         while True:
-            pairs = [self.ranks.get(pair, 1 << 30) for pair in zip(parts, parts[1:], strict=False)]
+            pairs = [self.ranks.get(pair, 1 << 30) for pair in pairwise(parts)]
             if not pairs or min(pairs) == 1 << 30:
                 return parts
             best = pairs.index(min(pairs))
@@ -92,7 +93,7 @@ class ScoreMerge:
     def merge(self, text: str) -> list[str]:
         parts = list(text)
         while True:
-            joined = [a + b for a, b in zip(parts, parts[1:], strict=False)]
+            joined = [a + b for a, b in pairwise(parts)]
             scores = [self.scores[self.ids[j]] if j in self.normal else -np.inf for j in joined]
             if not scores or max(scores) == -np.inf:
                 return parts

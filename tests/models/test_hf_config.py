@@ -190,7 +190,7 @@ def test_values_that_make_no_model_are_reported(changes):
 
 
 def test_key_value_heads_that_do_not_divide_are_reported():
-    with pytest.raises(CheckpointError, match="4 query heads.*3 key/value heads"):
+    with pytest.raises(CheckpointError, match=r"4 query heads.*3 key/value heads"):
         config(num_key_value_heads=3)
 
 

@@ -23,6 +23,7 @@ config.update(CONFIG)
 RESULTS = CONFIG["results_dir"]
 MODEL = model_name(CONFIG["model"], RESULTS)
 IS_CUDA = CONFIG["engine"].get("device") == "cuda"
+STAGES = ("baseline", "batching")
 ENV = "../../envs/cuda.yaml" if IS_CUDA else "../../envs/cpu.yaml"
 
 # Timing jobs never overlap, whatever the command line says: a resource that no option limits is
@@ -35,6 +36,11 @@ wildcard_constraints:
     slice="[a-z0-9][a-z0-9_-]*",
     stage="[a-z][a-z0-9_]*",
     name="[0-9]{2}_[a-z0-9_]+",
+
+
+def results_dir(wildcards):
+    """Return the folder of all results."""
+    return RESULTS
 
 
 def spec_json(stage, name):
@@ -67,5 +73,19 @@ def model_files(wildcards):
     """Return the files of a model that lies in a folder, so that a changed model is seen."""
     path = Path(CONFIG["model"])
     if path.is_dir():
-        return sorted(str(p) for p in path.iterdir() if p.suffix in (".json", ".safetensors"))
+        return sorted(
+            str(p) for p in path.iterdir() if p.suffix in (".json", ".safetensors")
+        )
     return [str(path)] if path.is_file() else []
+
+
+def slice_setting(wildcards, key):
+    """Return a setting of the slice in the wildcards, or all of them as text for captions."""
+    spec = slice_spec(CONFIG, wildcards.stage, wildcards.slice)
+    return getattr(spec, key) if key else spec.describe()
+
+
+def figures():
+    """Return the figures of all slices and of the finalists."""
+    names = [f"{stage}.{s}" for stage in STAGES for s in slice_names(CONFIG, stage)]
+    return expand(f"{RESULTS}/figures/{{name}}.png", name=[*names, "select.finalists"])

@@ -6,20 +6,20 @@ rule fetch_model:
         model_files,
     output:
         f"{RESULTS}/models/model.json",
-    params:
-        model=CONFIG["model"],
-        models_file=CONFIG["models_file"],
-        results_dir=RESULTS,
-        version=INFOPT_VERSION,
     log:
         f"{RESULTS}/logs/fetch_model.log",
     benchmark:
         f"{RESULTS}/benchmarks/fetch_model.tsv"
+    conda:
+        ENV
     threads: 1
     resources:
         mem_mb=2000,
         runtime=30,
-    conda:
-        ENV
+    params:
+        model=CONFIG["model"],
+        models_file=CONFIG["models_file"],
+        results_dir=results_dir,
+        version=INFOPT_VERSION,
     script:
         "../scripts/fetch_model.py"

@@ -15,13 +15,9 @@ rule execute_notebook:
         html=report(
             f"{RESULTS}/notebooks/{{name}}.html",
             caption="../report/notebook.rst",
-            category="3 Notebooks",
-            labels={"figure": "{name}"},
+            category="notebooks",
+            labels={"question": "{name}", "type": "notebook"},
         ),
-    params:
-        timeout_s=CONFIG["notebooks"]["timeout_s"],
-        results_dir=RESULTS,
-        code=source_identity("present"),
     log:
         job=f"{RESULTS}/logs/notebooks/{{name}}.log",
         # A log and not an output: Snakemake deletes the outputs of a failed job, and the executed
@@ -29,12 +25,16 @@ rule execute_notebook:
         notebook=f"{RESULTS}/notebooks/{{name}}.ipynb",
     benchmark:
         f"{RESULTS}/benchmarks/notebooks.{{name}}.tsv"
+    conda:
+        "../../envs/notebooks.yaml"
     threads: 1
     resources:
         mem_mb=4000,
         runtime=15,
-    conda:
-        "../../envs/notebooks.yaml"
+    params:
+        timeout_s=CONFIG["notebooks"]["timeout_s"],
+        results_dir=results_dir,
+        code=source_identity("present"),
     script:
         "../scripts/execute_notebook.py"
 
@@ -48,29 +48,31 @@ rule run_summary:
             rules.finalists.output.manifest,
             rules.validation.output.manifest,
         ],
-        notebooks=expand(rules.execute_notebook.output.html, name=CONFIG["notebooks"]["names"]),
+        notebooks=expand(
+            rules.execute_notebook.output.html, name=CONFIG["notebooks"]["names"]
+        ),
     output:
         report(
             f"{RESULTS}/tables/durations.csv",
             caption="../report/durations.rst",
-            category="4 Run",
-            labels={"figure": "Durations"},
+            category="run",
+            labels={"question": "how long each part took", "type": "table"},
         ),
+    log:
+        f"{RESULTS}/logs/summary.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/summary.tsv"
+    conda:
+        ENV
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
     params:
         notebooks=expand(
             f"{RESULTS}/notebooks/{{name}}.ipynb", name=CONFIG["notebooks"]["names"]
         ),
         budget_s=CONFIG["time_budget_s"],
         code=source_identity("present"),
-    log:
-        f"{RESULTS}/logs/summary.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/summary.tsv"
-    threads: 1
-    resources:
-        mem_mb=1000,
-        runtime=5,
-    conda:
-        ENV
     script:
         "../scripts/summarize_run.py"

@@ -7,23 +7,23 @@ rule finalists:
         chosen=[rules.baseline_table.output.chosen, rules.batching_table.output.chosen],
     output:
         manifest=f"{RESULTS}/slices/select/finalists.json",
-    params:
-        spec=spec_json("select", "finalists"),
-        ablations=CONFIG["select"]["ablations"],
-        results_dir=RESULTS,
-        code=source_identity("measure"),
     log:
         f"{RESULTS}/logs/select/finalists.log",
     benchmark:
         f"{RESULTS}/benchmarks/select.finalists.tsv"
+    conda:
+        ENV
     threads: measure_threads()
     resources:
         measure=1,
         gpu=int(IS_CUDA),
         mem_mb=6000,
         runtime=60,
-    conda:
-        ENV
+    params:
+        spec=spec_json("select", "finalists"),
+        ablations=CONFIG["select"]["ablations"],
+        results_dir=results_dir,
+        code=source_identity("measure"),
     script:
         "../scripts/run_finalists.py"
 
@@ -33,22 +33,22 @@ rule choose_finalist:
         manifests=[rules.finalists.output.manifest, *manifests("baseline")],
     output:
         f"{RESULTS}/chosen/select.yaml",
-    params:
-        slo=CONFIG["slo"],
-        quality_floor=CONFIG["quality_floor"],
-        objective=CONFIG["select"]["objective"],
-        results_dir=RESULTS,
-        code=source_identity("select"),
     log:
         f"{RESULTS}/logs/select/choose.log",
     benchmark:
         f"{RESULTS}/benchmarks/select.choose.tsv"
+    conda:
+        ENV
     threads: 1
     resources:
         mem_mb=1000,
         runtime=5,
-    conda:
-        ENV
+    params:
+        slo=CONFIG["slo"],
+        quality_floor=CONFIG["quality_floor"],
+        objective=CONFIG["select"]["objective"],
+        results_dir=results_dir,
+        code=source_identity("select"),
     script:
         "../scripts/choose_finalist.py"
 
@@ -60,22 +60,22 @@ rule validation:
         choice=rules.choose_finalist.output[0],
     output:
         manifest=f"{RESULTS}/slices/select/validation.json",
-    params:
-        spec=spec_json("select", "validation"),
-        results_dir=RESULTS,
-        code=source_identity("measure"),
     log:
         f"{RESULTS}/logs/select/validation.log",
     benchmark:
         f"{RESULTS}/benchmarks/select.validation.tsv"
+    conda:
+        ENV
     threads: measure_threads()
     resources:
         measure=1,
         gpu=int(IS_CUDA),
         mem_mb=6000,
         runtime=60,
-    conda:
-        ENV
+    params:
+        spec=spec_json("select", "validation"),
+        results_dir=results_dir,
+        code=source_identity("measure"),
     script:
         "../scripts/run_validation.py"
 
@@ -89,42 +89,23 @@ rule recommend:
         recommendation=report(
             f"{RESULTS}/recommendation.yaml",
             caption="../report/recommendation.rst",
-            category="0 Recommendation",
-            labels={"figure": "Configuration and reasons"},
+            category="recommendation",
+            labels={"question": "what to serve, and why", "type": "yaml"},
         ),
         table=f"{RESULTS}/tables/select.parquet",
-    params:
-        slo=CONFIG["slo"],
-        results_dir=RESULTS,
-        code=source_identity("select"),
     log:
         f"{RESULTS}/logs/select/recommend.log",
     benchmark:
         f"{RESULTS}/benchmarks/select.recommend.tsv"
+    conda:
+        ENV
     threads: 1
     resources:
         mem_mb=1000,
         runtime=5,
-    conda:
-        ENV
+    params:
+        slo=CONFIG["slo"],
+        results_dir=results_dir,
+        code=source_identity("select"),
     script:
         "../scripts/recommend.py"
-
-
-use rule baseline_figure as select_figure with:
-    input:
-        table=rules.recommend.output.table,
-    output:
-        report(
-            f"{RESULTS}/figures/select.png",
-            caption="../report/select.rst",
-            category="0 Recommendation",
-            labels={"figure": "Finalists: Pareto front"},
-        ),
-    params:
-        stage="select",
-        code=source_identity("present"),
-    log:
-        f"{RESULTS}/logs/select/figure.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/select.figure.tsv"

@@ -9,9 +9,7 @@ def main(snakemake):
     """Write a description of the model."""
     params = snakemake.params
     with job_log(snakemake.log[0]):
-        write_json(
-            snakemake.output[0], fetch(params.model, params.results_dir, params.models_file)
-        )
+        write_json(snakemake.output[0], fetch(params.model, params.results_dir, params.models_file))
 
 
 if __name__ == "__main__":

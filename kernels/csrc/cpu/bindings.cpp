@@ -8,6 +8,8 @@
 
 #include "checks.h"
 #include "fused.h"
+#include "linear.h"
+#include "parallel.h"
 
 namespace infopt {
 namespace {
@@ -221,6 +223,51 @@ Tensor rotary_and_write_op(const Tensor& qkv, const Tensor& cos, const Tensor& s
   return q;
 }
 
+Tensor pack_linear(const Tensor& weight) {
+  check_compute_dtype(weight, "weight");
+  check_dim(weight, 2, "weight");
+  check_contiguous(weight, "weight");
+  const bool is_float = weight.scalar_type() == at::kFloat;
+  const int64_t out_features = weight.size(0), in_features = weight.size(1);
+  TORCH_CHECK_VALUE(out_features > 0 && in_features > 0, "weight is empty");
+  const int64_t size = is_float ? packed_size_f32(out_features, in_features)
+                                : packed_size_bf16(out_features, in_features);
+  Tensor packed = at::empty({size}, weight.options());
+  const PackArgs args = {weight.const_data_ptr(), packed.data_ptr(), out_features, in_features,
+                         at::get_num_threads()};
+  is_float ? pack_f32(args) : pack_bf16(args);
+  return packed;
+}
+
+Tensor linear(const Tensor& x, const Tensor& packed, const std::optional<Tensor>& bias,
+              int64_t out_features) {
+  check_compute_dtype(x, "x");
+  check_rows(x, "x");
+  check_dtype(packed, x.scalar_type(), "packed");
+  const bool is_float = x.scalar_type() == at::kFloat;
+  check_shape(packed, {is_float ? packed_size_f32(out_features, x.size(1))
+                                : packed_size_bf16(out_features, x.size(1))}, "packed");
+  LinearArgs a = {};
+  if (bias.has_value()) {
+    check_dtype(*bias, x.scalar_type(), "bias");
+    check_shape(*bias, {out_features}, "bias");
+    check_contiguous(*bias, "bias");
+    a.bias = bias->const_data_ptr();
+  }
+  a.num_rows = x.size(0);
+  a.in_features = x.size(1);
+  a.out_features = out_features;
+  Tensor y = at::empty({a.num_rows, out_features}, x.options());
+  a.x = x.const_data_ptr();
+  a.packed = packed.const_data_ptr();
+  a.y = y.data_ptr();
+  a.x_stride = x.stride(0);
+  a.num_threads = threads_for(a.num_rows * packed.numel(), 1 << 16, at::get_num_threads());
+  const ReleaseGilFor release(a.num_rows * packed.numel());
+  is_float ? linear_f32(a) : linear_bf16(a);
+  return y;
+}
+
 }  // namespace
 }  // namespace infopt
 
@@ -229,4 +276,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("add_rms_norm", &infopt::add_rms_norm_op);
   m.def("gated_activation", &infopt::gated_activation_op);
   m.def("rotary_and_write", &infopt::rotary_and_write_op);
+  m.def("pack_linear", &infopt::pack_linear);
+  m.def("linear", &infopt::linear);
+  m.def("amx_available", &infopt::amx_available);
 }

@@ -145,7 +145,8 @@ class Engine:
             try:
                 changed |= self._run(plan, timer)
             except BaseException:
-                self._drop(item.sequence for item in plan.scheduled)
+                self._ended_early = changed  # not reported yet
+                self._drop(plan)
                 raise
         else:
             assert not self.scheduler.has_unfinished, "work is queued but nothing was scheduled"
@@ -200,26 +201,25 @@ class Engine:
         Raises:
             CapacityError: If other requests leave too few pages.
         """
-        cache, blocks = self.cache.new_sequence(), []
-        sequence = self._fork("logits", token_ids, SamplingParams(max_tokens=0), 0, 0.0)[0]
-        sequence.cache = cache
-        if not self.cache.allocate(cache, len(token_ids)):
-            raise CapacityError(
-                f"{len(token_ids)} tokens need more pages than other requests leave free.",
-                field="token_ids",
-                value=len(token_ids),
-                remedy="Wait for them to finish, or raise kv_cache_memory_gib.",
-            )
+        params = SamplingParams(max_tokens=0, seed=0)  # a seed, so that none is drawn
+        sequence = self._fork("logits", token_ids, params, 0, 0.0)[0]
+        chunk, blocks = self.config.max_num_batched_tokens, []
         try:
-            chunk = self.config.max_num_batched_tokens
             for start in range(0, len(token_ids), chunk):
                 num_tokens = min(chunk, len(token_ids) - start)
+                if not self.cache.allocate(sequence.cache, start + num_tokens):
+                    raise CapacityError(
+                        f"{len(token_ids)} tokens need more pages than other requests leave free.",
+                        field="token_ids",
+                        value=len(token_ids),
+                        remedy="Wait for them to finish, or raise kv_cache_memory_gib.",
+                    )
                 plan = StepPlan([ScheduledSequence(sequence, start, num_tokens)])
                 hidden = self.runner.hidden(self.runner.build(plan, list(range(num_tokens))))
                 blocks.extend(self.runner.logit_blocks(hidden))
-                cache.num_tokens = start + num_tokens
+                self.cache.commit(sequence.cache, token_ids, start + num_tokens)
         finally:
-            self.cache.free(cache)
+            self.cache.free(sequence.cache)
         return torch.cat(blocks)
 
     def describe(self) -> dict[str, object]:
@@ -312,7 +312,8 @@ class Engine:
         self._take_tokens(plan, tokens)
         timer.sampled()
         self._count(plan, len(wanted), timer)
-        return self._update_outputs(plan)
+        sequences = [item.sequence for item in plan.scheduled]
+        return self._update_outputs(s for s in sequences if s in tokens or s.is_finished)
 
     def _take_logits(
         self, logits: torch.Tensor, wanted: list[tuple[Sequence, int]]
@@ -403,22 +404,22 @@ class Engine:
         sequence.metrics.finished_s = self.clock.now()
         self.stats.num_finished[reason] = self.stats.num_finished.get(reason, 0) + 1
 
-    def _drop(self, sequences: Iterable[Sequence]) -> None:
-        """End sequences whose step failed; the engine stays usable."""
-        for sequence in list(sequences):
-            request = self._requests.get(sequence.request_id)
-            if request is None or sequence.is_finished:
-                continue
-            self._finish(sequence, "error")
-            request.update(sequence)
-            self._ended_early[sequence.request_id] = request
+    def _drop(self, plan: StepPlan) -> None:
+        """End the sequences of a step that failed; the next step reports them.
 
-    def _update_outputs(self, plan: StepPlan) -> dict[str, Request]:
+        Some may have got their token and finished before the failure: they keep their reason.
+        """
+        self.scheduler.forget_copies(plan)
+        sequences = [item.sequence for item in plan.scheduled]
+        for sequence in sequences:
+            if not sequence.is_finished:
+                self._finish(sequence, "error")
+        self._ended_early |= self._update_outputs(sequences)
+
+    def _update_outputs(self, sequences: Iterable[Sequence]) -> dict[str, Request]:
+        """Bring the outputs of sequences with something new up to date."""
         changed: dict[str, Request] = {}
-        for item in plan.scheduled:
-            sequence = item.sequence
-            if not sequence.is_finished and not item.is_decode and not sequence.num_output_tokens:
-                continue  # a prefill chunk has nothing to show
+        for sequence in sequences:
             request = self._requests[sequence.request_id]
             request.update(sequence)
             changed[sequence.request_id] = request

@@ -83,6 +83,7 @@ class Scheduler:
         self.config, self.cache = config, cache
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self._num_host_pages = num_swap_pages
         self._free_host_pages = deque(range(num_swap_pages))
         self._batch: list[Sequence] = []
         self.num_swap_fallbacks = 0
@@ -126,12 +127,21 @@ class Scheduler:
         self.cache.free(sequence.cache)
         self._release_host_pages(sequence)
 
+    def forget_copies(self, plan: StepPlan) -> None:
+        """Compute what a failed step swapped out again: nobody knows if its copies were made."""
+        for sequence in plan.preempted:
+            self._release_host_pages(sequence)
+            sequence.cache.num_tokens = 0
+
     def check_integrity(self) -> None:
         """Assert the invariants of pages and queues."""
         self.cache.check_integrity()
         assert all(s.status is SequenceStatus.RUNNING for s in self.running)
         assert all(s.status is SequenceStatus.WAITING for s in self.waiting)
         assert all(s.cache.num_pages == 0 for s in self.waiting)
+        assert all(s.host_pages is not None or not s.cache.num_tokens for s in self.waiting)
+        hosts = [*self._free_host_pages, *(h for s in self.waiting for h in _host_pages(s))]
+        assert sorted(hosts) == list(range(self._num_host_pages)), "a host page is lost or shared"
         if not self.has_unfinished:
             assert self.cache.pool.num_used == 0, "pages are referenced but nothing is running"
 
@@ -221,7 +231,8 @@ class Scheduler:
         needed = self.cache.num_pages_to_adopt(keys) + self.cache.num_new_pages(
             sequence.cache, num_found + num_tokens
         ) - len(keys) * len(self.cache.layout.groups)
-        if needed + self._headroom(sequence) > self.cache.pool.num_available:
+        num_left = len(sequence.token_ids) - num_found - num_tokens
+        if needed + self._headroom(sequence, num_left) > self.cache.pool.num_available:
             return None
         if keys:
             self.cache.adopt_prefix(sequence.cache, keys)
@@ -240,20 +251,25 @@ class Scheduler:
             entry is None for entry in sequence.prompt_logprobs[1:]
         )
 
-    def _headroom(self, sequence: Sequence) -> int:
-        """Return the pages that must stay available beside a newly admitted sequence."""
+    def _headroom(self, sequence: Sequence, num_left: int) -> int:
+        """Return the pages that must stay available beside a newly admitted sequence.
+
+        Args:
+            sequence: The one to admit.
+            num_left: Tokens it must still compute after its first chunk.
+        """
         if not self.running:
             return 0
         num_groups = len(self.cache.layout.groups)
         if not sequence.was_preempted:
             return len(self.running) * num_groups  # everyone can cross one page border
+        pending = [(other, other.num_pending) for other in self.running]
+        growths = (
+            num_pending + min(other.num_remaining_tokens, RESUME_TOKENS)
+            for other, num_pending in (*pending, (sequence, num_left))
+        )
         size = self.cache.layout.block_size
-        pages = 0
-        for other in (*self.running, sequence):
-            growth = min(other.num_remaining_tokens, RESUME_TOKENS)
-            growth += other.num_pending if other is not sequence else 0
-            pages += -(-growth // size) * num_groups
-        return pages
+        return sum(-(-growth // size) for growth in growths) * num_groups
 
     # ---------------------------------------------------------------- swapping
 
@@ -276,11 +292,12 @@ class Scheduler:
         assert sequence.host_pages is not None
         cache, computed = sequence.cache, sequence.cache.num_tokens
         num_tokens = min(len(sequence.token_ids) - computed, budget)
-        stored = sum(host >= 0 for hosts in sequence.host_pages for host in hosts)
+        stored = len(_host_pages(sequence))
         size = self.cache.layout.block_size
         total = -(-(computed + num_tokens) // size)
         grown = sum(max(total - len(hosts), 0) for hosts in sequence.host_pages)
-        if stored + grown + self._headroom(sequence) > self.cache.pool.num_available:
+        num_left = len(sequence.token_ids) - computed - num_tokens
+        if stored + grown + self._headroom(sequence, num_left) > self.cache.pool.num_available:
             return None
         moves = self.cache.restore(cache, sequence.host_pages, computed)
         plan.swap_in.extend(moves)
@@ -291,8 +308,7 @@ class Scheduler:
         return num_tokens
 
     def _release_host_pages(self, sequence: Sequence) -> None:
-        for hosts in sequence.host_pages or []:
-            self._free_host_pages.extend(host for host in hosts if host >= 0)
+        self._free_host_pages.extend(_host_pages(sequence))
         sequence.host_pages = None
 
     # ---------------------------------------------------------------- classic padding
@@ -318,3 +334,7 @@ class Scheduler:
     @property
     def _num_finished_rows(self) -> int:
         return sum(s.is_finished for s in self._batch)
+
+
+def _host_pages(sequence: Sequence) -> list[int]:
+    return [host for hosts in sequence.host_pages or [] for host in hosts if host >= 0]

@@ -39,7 +39,6 @@ class Sequence:
         output_counts: Occurrences of each output token, for the penalties.
         logprobs: One entry per output token, if asked for.
         prompt_logprobs: One entry per prompt token, if asked for.
-        is_padding: A finished row of a padded batch that still computes.
     """
 
     seq_id: int

@@ -68,7 +68,7 @@ class EngineStats:
     """Totals since the engine started (or since ``reset``).
 
     Attributes:
-        num_requests: Sequences added.
+        num_requests: Requests added.
         num_finished: Sequences that ended, by finish reason.
         num_prompt_tokens: Prompt tokens of admitted sequences.
         num_cached_tokens: Of those, tokens found in the prefix cache.

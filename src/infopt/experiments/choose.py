@@ -44,7 +44,8 @@ def choose_slice(
 ) -> dict[str, Any]:
     """Return the winner of one slice."""
     slugs = {f"{spec.stage}/{spec.record_slug(slug)}": slug for slug in spec.candidates}
-    rows = table[table["run"].isin(list(slugs))].reset_index(drop=True)
+    names = list(slugs)  # noqa: F841 (the query reads it)
+    rows = table.query("run in @names").reset_index(drop=True)
     reference = f"{spec.stage}/{spec.record_slug(spec.reference)}"
     found = choose(
         rows,

@@ -69,8 +69,8 @@ def settings_table(schema: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 def _settings(
     schema: Mapping[str, Any], node: Mapping[str, Any], prefix: str
 ) -> Iterator[tuple[str, str, str]]:
-    for key, child in node.get("properties", {}).items():
-        child = resolve(schema, child)
+    for key, reference in node.get("properties", {}).items():
+        child = resolve(schema, reference)
         has_parts = "properties" in child
         default = "" if has_parts else _as_yaml(child["default"]) if "default" in child else "-"
         yield f"{prefix}{key}", default, " ".join(child["description"].split())

@@ -4,8 +4,8 @@ Rules, in the order they act on each value:
 
 * absent: the default;
 * a mapping where the default is one: merged key by key; with ``x-merge: listed`` only the entries
-  that the user lists stay (each merged with the default entry of its name), with ``x-merge: replace``
-  nothing of the default stays;
+  that the user lists stay, each merged with the default entry of its name; with
+  ``x-merge: replace`` nothing of the default stays;
 * anything else: what the user wrote.
 """
 
@@ -63,8 +63,8 @@ def _merge(node: Mapping[str, Any], default: dict[str, Any], value: dict[str, An
     merged = {} if how == "listed" else dict(default)
     for key, item in value.items():
         old = default.get(key)
-        is_mapping = isinstance(item, dict) and isinstance(old, dict)
-        merged[key] = _merge(entry_node, old, item) if is_mapping else item
+        both = isinstance(item, dict) and isinstance(old, dict)
+        merged[key] = _merge(entry_node, old or {}, item) if both else item
     return merged
 
 

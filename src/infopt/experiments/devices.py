@@ -1,8 +1,8 @@
 """Hands out devices to measuring jobs: one job per GPU, one job at all on a CPU.
 
 Snakemake counts GPUs but does not say which one a job got, and two runs of it know nothing of each
-other. A lock file per device does both: it belongs to this user on this machine, the system frees it
-when its process dies, and whoever finds all of them taken waits.
+other. A lock file per device does both: it belongs to this user on this machine, the system frees
+it when its process dies, and whoever finds all of them taken waits.
 
     with measuring_device() as device:
         ...  # CUDA_VISIBLE_DEVICES is set; device.name goes into the record

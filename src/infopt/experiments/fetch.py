@@ -8,12 +8,17 @@ from typing import Any
 
 from infopt.experiments.random_model import write_random_model
 from infopt.experiments.spec import RANDOM_MODEL, model_name
+from infopt.llm import LLM
 from infopt.models.checkpoint import open_checkpoint
 from infopt.models.registry import load_registry_file, resolve_model
+from infopt.sampling_params import SamplingParams
 
 
 def fetch(model: str, results_dir: str | Path, models_file: str | None = None) -> dict[str, Any]:
-    """Fetch a model if it is not here and return what it is, as plain data.
+    """Fetch a model if it is not here, try it, and return what it is, as plain data.
+
+    It is loaded once: a model that cannot run is found out before hours of measuring, and kernels
+    that are compiled on first use are compiled here and not inside somebody's measurement.
 
     Args:
         model: As in the configuration.
@@ -30,6 +35,7 @@ def fetch(model: str, results_dir: str | Path, models_file: str | None = None) -
     if model == RANDOM_MODEL:
         write_random_model(name)
     resolved = resolve_model(name)
+    ops = _try(name)
     with open_checkpoint(resolved) as checkpoint:
         config = checkpoint.config
         return {
@@ -45,5 +51,17 @@ def fetch(model: str, results_dir: str | Path, models_file: str | None = None) -
             "num_layers": config.num_layers,
             "vocab_size": config.vocab_size,
             "max_position_embeddings": config.max_position_embeddings,
+            "ops": ops,
             "duration_s": round(time.perf_counter() - start_s, 3),
         }
+
+
+def _try(model: str) -> dict[str, Any]:
+    """Generate a token in each precision the CPU pipeline uses; return the backends by dtype."""
+    ops = {}
+    for dtype in ("auto", "float32"):
+        with LLM(model, dtype=dtype, max_model_len=64, num_kv_pages=8, max_num_seqs=1) as llm:
+            llm.generate([[1, 2, 3]], SamplingParams(temperature=0, max_tokens=2), use_tqdm=False)
+            stats = llm.stats()
+            ops[stats["dtype"]] = {op: choice["backend"] for op, choice in stats["ops"].items()}
+    return ops

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from infopt.bench.latency import summarize_latency
 from infopt.bench.roofline import MachinePeaks, roofline_point, step_cost
+from infopt.bench.stats import bootstrap_interval
 from infopt.bench.workload_types import WorkloadRequest
 from infopt.engine.stats import StepStats
 from infopt.evals.suite import run_suite
@@ -76,10 +77,8 @@ def _steps(
 ) -> list[StepStats]:
     """Run requests of one size twice and return the second time's steps of the wanted kind."""
     vocab = llm.model_config.num_real_tokens
-    requests = [
-        WorkloadRequest(f"r{i}", 0.0, [(7 * i + j) % vocab for j in range(num_tokens)], _NUM_DECODES)
-        for i in range(num_seqs)
-    ]
+    prompts = [[(7 * i + j) % vocab for j in range(num_tokens)] for i in range(num_seqs)]
+    requests = [WorkloadRequest(f"r{i}", 0.0, p, _NUM_DECODES) for i, p in enumerate(prompts)]
     serve(llm, requests, "closed")
     steps = [s for _ in range(3) for s in serve(llm, requests, "closed").step_log]
     return [s for s in steps if wanted(s)]
@@ -89,17 +88,39 @@ def _columns(
     llm: LLM, groups: list[list[StepStats]], peaks: MachinePeaks
 ) -> dict[str, list[float]]:
     precision = precision_of(llm)
-    columns: dict[str, list[float]] = {
-        name: [] for name in ("num_tokens", "measured_s", "predicted_s", "bytes", "flops")
-    }
+    columns: dict[str, list[float]] = {name: [] for name in _STEP_COLUMNS}
     for steps in filter(None, groups):
         middle = sorted(steps, key=lambda s: s.duration_s)[len(steps) // 2]
         cost = step_cost(middle, llm.model_config, precision)
-        measured_s = median(s.duration_s for s in steps)
-        point = roofline_point(cost, measured_s, peaks)
-        columns["num_tokens"].append(middle.num_tokens)
-        columns["measured_s"].append(measured_s)
-        columns["predicted_s"].append(point.predicted_s or 0.0)
-        columns["bytes"].append(cost.num_bytes)
-        columns["flops"].append(cost.flops)
+        measured = bootstrap_interval([s.duration_s for s in steps])
+        point = roofline_point(cost, measured.estimate, peaks)
+        row = (
+            middle.num_tokens,
+            measured.estimate,
+            measured.low,
+            measured.high,
+            point.predicted_s,
+            cost.num_bytes,
+            cost.flops,
+            median(s.schedule_s for s in steps),
+            median(s.forward_s for s in steps),
+            median(s.sample_s for s in steps),
+        )
+        for name, value in zip(_STEP_COLUMNS, row, strict=True):
+            columns[name].append(float(value or 0.0))
     return columns
+
+
+_STEP_COLUMNS = (
+    "num_tokens",
+    "measured_s",
+    "low_s",
+    "high_s",
+    "predicted_s",
+    "bytes",
+    "flops",
+    "schedule_s",
+    "forward_s",
+    "sample_s",
+)
+"""Tokens, median time with its 95 % interval, the machine's bound, counted work, parts."""

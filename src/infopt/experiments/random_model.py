@@ -53,9 +53,7 @@ def write_random_model(folder: str | Path, seed: int = 0) -> Path:
     config = _CONFIG | {"vocab_size": vocab_size, "eos_token_id": vocab_size - len(_SPECIAL)}
     (folder / "config.json").write_text(json.dumps(config, indent=2), "utf-8")
     generator = torch.Generator().manual_seed(seed)
-    weights = {
-        name: _draw(name, shape, generator) for name, shape in _shapes(config).items()
-    }
+    weights = {name: _draw(name, shape, generator) for name, shape in _shapes(config).items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from infopt.bench.slo import SLO
 from infopt.experiments.select import UNOPTIMIZED
 from infopt.experiments.tables import collect, retire_others
+from infopt.plotting.data import is_missing
 from infopt.results import read_json, write_table
 from infopt.select import (
     Recommendation,
@@ -64,7 +65,7 @@ def finalists_table(
     rounding elsewhere; measuring the quality of each would repeat the same number.
     """
     table = inherit_quality(collect([*manifests], results_dir), require_batch_invariance=False)
-    return table[table["stage"] == "select"].reset_index(drop=True)
+    return table.query("stage == 'select'").reset_index(drop=True)
 
 
 def recommend(
@@ -111,11 +112,11 @@ def validation_notes(table: pd.DataFrame, choice: Recommendation, slo: SLO) -> l
     return [f"On fresh seeds ({seeds}) {kept}.", *_ratio_note(row, choice.objective)]
 
 
-def _ratio_note(row: Mapping[str, Any], objective: str) -> list[str]:
+def _ratio_note(row: Mapping[Any, Any], objective: str) -> list[str]:
     wanted = get_objective(objective)
     prefix = f"comparison.{wanted.paired}"
     median = row.get(f"{prefix}.median")
-    if median is None or median != median:  # missing cells are NaN
+    if is_missing(median):
         return []
     low, high = row[f"{prefix}.low"], row[f"{prefix}.high"]
     return [

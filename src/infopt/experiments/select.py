@@ -85,6 +85,8 @@ def _quality_once(spec: SliceSpec) -> Probe:
         if spec.quality_tier is None or numerics in seen:
             return {}
         seen.add(numerics)
-        return {"quality": quality(arm.llm, spec.quality_tier, reference.llm if reference else None)}
+        return {
+            "quality": quality(arm.llm, spec.quality_tier, reference.llm if reference else None)
+        }
 
     return probe

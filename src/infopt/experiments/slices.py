@@ -2,8 +2,8 @@
 
 How a job survives being killed. Snakemake deletes the outputs of a job before it starts and when it
 fails, so records that were declared outputs would be lost with it, hours of measuring included.
-Here the records are a cache that the job itself keeps: one file per candidate, written atomically as
-soon as the candidate is done, and taken over by the next attempt if machine, code, libraries,
+Here the records are a cache that the job itself keeps: one file per candidate, written atomically
+as soon as the candidate is done, and taken over by the next attempt if machine, code, libraries,
 configuration, workload and seeds are the same (``finished_record``). The declared output is the
 slice's manifest, which lists the records. It is written last, in one piece, and only when every
 candidate has succeeded. So a half-finished slice never counts as complete, and never starts over.
@@ -264,7 +264,12 @@ def _fill(
     for probe in run.probes:
         for name, section in probe(arm, reference).items():
             sections[name] = {**(sections.get(name) or {}), **section}
-    sections["extra"] |= {"device": run.device.name, "slice": run.spec.name}
+    sections["extra"] |= {
+        "device": run.device.name,
+        "slice": run.spec.name,
+        "candidate": arm.slug,
+        "position": list(run.spec.candidates).index(arm.slug),
+    }
     for name, section in sections.items():
         setattr(draft, name, section)
 

@@ -96,6 +96,17 @@ class SliceSpec:
         """Return a copy whose candidates start from what an earlier stage chose."""
         return dataclasses.replace(self, base={**self.base, **options})
 
+    def describe(self) -> dict[str, str]:
+        """Return the settings in words, for captions."""
+        return {
+            "model": self.model,
+            "reference": self.reference,
+            "candidates": ", ".join(self.candidates),
+            "workload": _words(self.workloads["load"]),
+            "load": "all at once" if self.load == "closed" else "as they arrive",
+            "repeats": str(self.repeats),
+        }
+
     def record_slug(self, slug: str) -> str:
         """Return the record's name within its stage: ``<slice>.<slug>``."""
         return short_name(f"{self.name}.{slug}")
@@ -111,6 +122,15 @@ class SliceSpec:
             "quality_tier": self.quality_tier,
             **{f"{key}_workload": dict(spec) for key, spec in self.workloads.items()},
         }
+
+
+def _words(options: Mapping[str, Any]) -> str:
+    """Return options as ``key value, key value``."""
+    parts = [
+        f"{key} ({_words(value)})" if isinstance(value, Mapping) else f"{key} {value}"
+        for key, value in options.items()
+    ]
+    return ", ".join(parts).replace("_", " ")
 
 
 def short_name(name: str) -> str:

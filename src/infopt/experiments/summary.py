@@ -42,7 +42,7 @@ def write_summary(
     table = pd.DataFrame(rows, columns=pd.Index(["stage", "job", "duration_s"]))
     total = table.groupby("stage")["duration_s"].transform("sum")
     table["stage_duration_s"] = total
-    table["stage_budget_s"] = table["stage"].map(dict(budget_s)).astype(float)
+    table["stage_budget_s"] = [float(budget_s[stage]) for stage in table["stage"]]
     table["is_over_budget"] = table["stage_duration_s"] > table["stage_budget_s"]
     for stage, group in table[table["is_over_budget"]].groupby("stage"):
         first: Any = group.iloc[0]

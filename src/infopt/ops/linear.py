@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from infopt.ops import cpu
 from infopt.ops.dispatch import Implementation, OpTarget
 
 
@@ -101,6 +102,7 @@ def _why_not_onednn(target: OpTarget) -> str | None:
 
 
 IMPLEMENTATIONS = [
+    Implementation("cpu", cpu.load_linear, cpu.why_not_linear),
     Implementation("onednn", lambda: OneDnnLinear, _why_not_onednn),
     Implementation("reference", lambda: DenseLinear),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
@@ -14,7 +15,7 @@ from infopt.plotting.style import GREY
 from infopt.results.metrics import Better, Metric, metric_of
 
 _DISPLAY_DPI = 144
-_CHARS_PER_INCH = 11.5  # of a bold 11-point title
+_NOTE_WIDTH = 48  # characters; narrow axes beside long names of rows have no more room
 
 
 class PlotAxes(Axes):
@@ -49,17 +50,32 @@ def new_axes(ax: Axes | None, size: tuple[float, float] = (7.0, 4.2)) -> Axes:
 
 
 def set_title(ax: Axes, title: str) -> None:
-    """Set the finding as title, wrapped to the width of the axes."""
+    """Set the finding as title, wrapped to the room there is.
+
+    On a figure of its own the title spans the whole width, beginning at the left edge: long names
+    of rows would otherwise push it out of the picture.
+    """
     figure = ax.get_figure(root=True)
     assert isinstance(figure, Figure)
-    columns = ax.get_subplotspec()
-    num_columns = 1 if columns is None else columns.get_gridspec().ncols
-    width = max(int(figure.get_size_inches()[0] * _CHARS_PER_INCH / num_columns) - 8, 20)
-    ax.set_title(textwrap.fill(title, width))
+    if isinstance(ax, PlotAxes):
+        text = figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+        room = figure.bbox.width * 0.95  # letters are a little wider at other resolutions
+    else:
+        text = ax.set_title(title, pad=16)  # room for the name of a line
+        room = ax.get_window_extent().width
+    text.set_parse_math(False)
+    width = text.get_window_extent().width
+    if width > room:
+        num_chars = int(len(title) * room / width) - 1
+        text.set_text(textwrap.fill(title, max(num_chars, 16)))
 
 
 def label_axis(
-    ax: Axes, axis: Literal["x", "y"], column: str | Metric, *, note: str | None = None
+    ax: Axes,
+    axis: Literal["x", "y"],
+    column: str | Metric,
+    *,
+    notes: Sequence[str | None] = (),
 ) -> None:
     """Label an axis with name, unit and an arrow to the better side.
 
@@ -67,11 +83,11 @@ def label_axis(
         ax: The axes.
         axis: Which axis.
         column: Column of the results table, or its metric.
-        note: Remark on a second line.
+        notes: Remarks on lines of their own; None is none.
     """
     metric = column if isinstance(column, Metric) else metric_of(column)
     label = metric.axis_label + better_text(metric.better)
-    label += f"\n{note}" if note else ""
+    label += "".join(f"\n{textwrap.fill(note, _NOTE_WIDTH)}" for note in notes if note)
     ax.set_xlabel(label) if axis == "x" else ax.set_ylabel(label)
 
 

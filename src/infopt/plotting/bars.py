@@ -10,6 +10,7 @@ from infopt.plotting.axes import label_axis, new_axes, reference_line, set_title
 from infopt.plotting.data import (
     Values,
     best_index,
+    in_sentence,
     names,
     read_values,
     shown,
@@ -64,7 +65,7 @@ def bars_with_interval(
         reference_line(ax, float(values.values[labels.index(reference)]), reference)
     name_rows(ax, labels)
     ax.margins(x=0.16)
-    label_axis(ax, "x", values.metric, note=note)
+    label_axis(ax, "x", values.metric, notes=[note])
     ax.grid(visible=False, axis="y")
     set_title(ax, title or best_finding(values, labels))
     return ax
@@ -72,7 +73,7 @@ def bars_with_interval(
 
 def row_size(num_rows: int) -> tuple[float, float]:
     """Return the size in inches of a figure with one row per run."""
-    return 7.4, 1.5 + 0.42 * max(num_rows, 2)
+    return 7.4, 1.5 + 0.37 * max(num_rows, 2)
 
 
 def name_rows(ax: Axes, labels: list[str]) -> None:
@@ -86,7 +87,7 @@ def best_finding(values: Values, labels: list[str]) -> str:
     """Return which run has the best value, as a sentence."""
     metric, best = values.metric, best_index(values)
     value = shown(float(values.values[best]), metric)
-    return f"{labels[best]} has the {superlative(metric)} {metric.label}: {value}"
+    return f"{labels[best]} has the {superlative(metric)} {in_sentence(metric.label)}: {value}"
 
 
 def _write_values(ax: Axes, values: Values) -> None:

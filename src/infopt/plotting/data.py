@@ -127,6 +127,11 @@ def best_index(values: Values) -> int:
     return int(pick(values.values))
 
 
+def in_sentence(label: str) -> str:
+    """Return a label as it stands inside a sentence: ``Goodput`` is lowered, ``TTFT`` is not."""
+    return label if label[1:2].isupper() else label[:1].lower() + label[1:]
+
+
 def superlative(metric: Metric) -> str:
     """Return ``highest`` or ``lowest``, whichever is the best."""
     return "highest" if metric.better == "higher" else "lowest"

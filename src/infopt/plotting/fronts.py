@@ -39,7 +39,8 @@ def pareto(
         x: Column of the horizontal axis.
         y: Column of the vertical axis.
         color: Column whose values have colours (a technique).
-        label: Column with the names of points; front and chosen run are always named.
+        label: Column with the names of points; front and chosen run are always named, others where
+            there is room.
         front: Column that marks the front; if absent, the front of x and y is computed.
         feasible: Column that marks allowed runs; the others are drawn hollow.
         chosen: Run (``stage/slug``) to circle.
@@ -60,7 +61,8 @@ def pareto(
     if is_chosen.any():
         ax.scatter(*points[is_chosen].T, s=230, facecolors="none", edgecolors="black", zorder=4)
     _draw_limits(ax, (across, x_limit), (up, y_limit))
-    label_axis(ax, "x", across.metric, note=_notes(note, is_open))
+    hollow = "hollow: misses a limit" if is_open.any() else None
+    label_axis(ax, "x", across.metric, notes=[note, hollow])
     label_axis(ax, "y", up.metric)
     ax.margins(0.12)
     if color is not None:
@@ -127,12 +129,9 @@ def _draw_limits(ax: Axes, x: tuple[Values, float | None], y: tuple[Values, floa
             reference_line(ax, scaled, name, axis="x" if axis == "x" else "y")
 
 
-def _notes(note: str | None, is_open: np.ndarray) -> str | None:
-    hollow = "hollow: misses a limit" if is_open.any() else None
-    return "; ".join(n for n in (note, hollow) if n) or None
-
-
 def _finding(labels: list[str], is_front: np.ndarray) -> str:
     on_front = [name for name, is_on in zip(labels, is_front, strict=True) if is_on and name]
+    if len(is_front) == 1:
+        return f"The only run: {labels[0]}" if labels[0] else "The only run"
     count = f"{int(is_front.sum())} of {len(is_front)} runs are not beaten"
     return f"{count}: {', '.join(on_front)}" if 0 < len(on_front) <= 5 else count

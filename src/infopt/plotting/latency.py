@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from infopt.errors import ResultError
-from infopt.plotting.axes import better_text, legend_beside, new_axes, reference_line, set_title
+from infopt.plotting.axes import label_axis, legend_beside, new_axes, reference_line, set_title
 from infopt.plotting.bars import name_rows, row_size
 from infopt.plotting.data import floats, names, shown, usable_rows
 from infopt.plotting.style import GREY, LIGHT_GREY, colors_for, row_colors, styled
@@ -68,8 +68,7 @@ def latency_percentiles(
     ax.set_xlim(left=0)
     missing = [p for p, v in values.items() if not np.isfinite(v).all()]
     reason = f"{', '.join(missing)} missing where the sample is too small" if missing else None
-    remark = "; ".join(n for n in (note, reason) if n)
-    ax.set_xlabel(metric.axis_label + better_text("lower") + (f"\n{remark}" if remark else ""))
+    label_axis(ax, "x", metric, notes=[note, reason])
     _percentile_legend(ax)
     set_title(ax, title or _lowest(values, labels, latency))
     return ax
@@ -121,7 +120,7 @@ def ecdf(
             np.concatenate([[0], share]),
             where="post",
             color=colors[name],
-            label=f"{name} (n={len(own)})",
+            label=_count_label(name, own),
         )
         findings.append((name, own))
     for percent in (50, 90, 99):
@@ -131,11 +130,17 @@ def ecdf(
     ax.set_yticks([0, 25, 50, 75, 90, 99], ["0", "25", "50", "75", "90", "99"])
     ax.set_ylim(0, 101)
     ax.set_xlim(left=0)
-    ax.set_xlabel(metric.axis_label + better_text("lower"))
+    label_axis(ax, "x", metric)
     ax.set_ylabel("Share of requests at or below (%)")
     legend_beside(ax)
     set_title(ax, title or _shares(findings, latency, scaled))
     return ax
+
+
+def _count_label(name: str, samples: np.ndarray) -> str:
+    num_missing = int((~np.isfinite(samples)).sum())
+    missing = f", {num_missing} without a value" if num_missing else ""
+    return f"{name} (n={len(samples)}{missing})"
 
 
 def _draw_marks(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from infopt.plotting.axes import label_axis, legend_beside, new_axes, set_title
-from infopt.plotting.data import Values, names, read_values, shown, usable_rows
+from infopt.plotting.data import Values, in_sentence, names, read_values, shown, usable_rows
 from infopt.plotting.style import GREY, colors_for, markers_for, styled
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def throughput_vs_batch(
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
     ax.set_ylim(bottom=0)
-    label_axis(ax, "x", across.metric, note=note)
+    label_axis(ax, "x", across.metric, notes=[note])
     label_axis(ax, "y", up.metric)
     legend_beside(ax)
     set_title(ax, title or _growth(across, up, groups))
@@ -95,7 +95,7 @@ def goodput_curve(
     )
     ax.set_xlim(0, end)
     ax.set_ylim(bottom=0)
-    label_axis(ax, "x", across.metric, note=note)
+    label_axis(ax, "x", across.metric, notes=[note])
     label_axis(ax, "y", up.metric)
     legend_beside(ax, "Within the objective")
     set_title(ax, title or _capacity(across, up, groups, share))
@@ -133,13 +133,13 @@ def _growth(x: Values, y: Values, groups: list[str]) -> str:
     own = np.flatnonzero([g == groups[best] for g in groups])
     first = own[np.argmin(x.values[own])]
     peak = f"{shown(float(y.values[best]), y.metric)} at {x.values[best]:g}"
+    label = in_sentence(y.metric.label) if groups[best] else y.metric.label
     name = f"{groups[best]}: " if groups[best] else ""
     if first == best:
-        return f"{name}{y.metric.label} is highest with {peak}"
+        return f"{name}{label} is highest with {peak}"
     factor = y.values[best] / y.values[first]
-    return (
-        f"{name}{y.metric.label} grows {factor:.2g}x from {x.values[first]:g} to its peak, {peak}"
-    )
+    growth = f"grows {factor:.2g}x from {x.values[first]:g} to its peak"
+    return f"{name}{label} {growth}, {peak}"
 
 
 def _capacity(x: Values, y: Values, groups: list[str], share: float) -> str:

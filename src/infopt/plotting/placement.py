@@ -7,10 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from infopt.plotting.style import GREY
+
 _DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
-_DISTANCES_PT = (8, 16, 26)
+_NEAR_PT = 8
+_FAR_PT = (8, 18, 30, 44, 60)
 _HALF_POINT_PT = 6.0
 
 
@@ -50,30 +55,48 @@ def _place(
     *,
     is_required: bool,
 ) -> Bbox | None:
-    """Try all places around a point, nearest first; return the box of the label."""
-    text = ax.annotate(label, tuple(point), textcoords="offset points", fontsize=8, zorder=5)
-    best: tuple[float, tuple[int, int]] | None = None
-    for distance in _DISTANCES_PT:
-        for direction in _DIRECTIONS:
-            _move(text, direction, distance)
-            cost = _cost(text.get_window_extent(), taken, inside)
-            if best is None or cost < best[0]:
-                best = cost, (direction[0] * distance, direction[1] * distance)
-            if cost == 0:
-                return text.get_window_extent()
-    if not is_required or best is None:
-        text.remove()
+    """Try the places around a point, nearest first; return the box of the label."""
+    text = ax.annotate(
+        label, tuple(point), xytext=(0, 0), textcoords="offset points", fontsize=8, zorder=5
+    )
+    places = [(d, r) for r in (_FAR_PT if is_required else (_NEAR_PT,)) for d in _DIRECTIONS]
+    boxes = []
+    for direction, distance in places:
+        _move(text, direction, distance)
+        boxes.append(text.get_window_extent())
+    costs = [_cost(box, taken, inside) for box in boxes]
+    best = int(np.argmin(costs))
+    text.remove()
+    if costs[best] > 0 and not is_required:
         return None
-    dx, dy = best[1]
-    _move(text, (int(np.sign(dx)), int(np.sign(dy))), max(abs(dx), abs(dy)))
-    return text.get_window_extent()
+    _write(ax, point, label, *places[best])
+    return boxes[best]
 
 
-def _move(text, direction: tuple[int, int], distance: float) -> None:
+def _write(
+    ax: Axes, point: np.ndarray, label: str, direction: tuple[int, int], distance: float
+) -> None:
+    """Write a label, with a line to its point where it is not right beside it."""
+    line = {"arrowstyle": "-", "color": GREY, "lw": 0.7, "shrinkB": 4}
+    text = ax.annotate(
+        label,
+        tuple(point),
+        xytext=(0, 0),
+        textcoords="offset points",
+        fontsize=8,
+        zorder=5,
+        arrowprops=line if distance > _NEAR_PT else None,
+        # Keeps letters readable where they cross a line
+        path_effects=[withStroke(linewidth=2.5, foreground="white")],
+    )
+    _move(text, direction, distance)
+
+
+def _move(text: Text, direction: tuple[int, int], distance: float) -> None:
     dx, dy = direction
     text.set_position((dx * distance, dy * distance))
-    text.set_horizontalalignment({1: "left", -1: "right", 0: "center"}[dx])
-    text.set_verticalalignment({1: "bottom", -1: "top", 0: "center"}[dy])
+    text.set_horizontalalignment(("center", "left", "right")[dx])
+    text.set_verticalalignment(("center", "bottom", "top")[dy])
 
 
 def _cost(box: Bbox, taken: Sequence[Bbox], inside: Bbox) -> float:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infopt.plotting.axes import better_text, new_axes, reference_line, set_title
+from infopt.plotting.axes import label_axis, new_axes, reference_line, set_title
 from infopt.plotting.bars import name_rows, row_size
 from infopt.plotting.data import floats, names, usable_rows
 from infopt.plotting.style import row_colors, styled
-from infopt.results.metrics import metric_of
+from infopt.results.metrics import Metric, metric_of
 from infopt.results.table import require_columns
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def ratio_forest(
     _scale(ax, low, high)
     name_rows(ax, labels)
     known = metric_of(metric)
-    note = "\nhollow: undecided" if "undecided" in verdicts else ""
-    ax.set_xlabel(f"{known.label}, ratio to the reference{better_text(known.better)}{note}")
+    shown = Metric(metric, f"{known.label}, ratio to the reference", better=known.better)
+    label_axis(ax, "x", shown, notes=["hollow: undecided" if "undecided" in verdicts else None])
     _write_ratios(ax, table, base)
     set_title(ax, title or _count(verdicts, known.label, references))
     return ax
@@ -73,12 +73,10 @@ def _scale(ax: Axes, low: np.ndarray, high: np.ndarray) -> None:
     ends = np.concatenate([low, high, [1.0]])
     margin = 1.08
     left, right = float(ends.min()) / margin, float(ends.max()) * margin
-    if left > 0 and right / left > 3:
+    if left > 0 and right / left > 4:
         ax.set_xscale("log", base=2)
         powers = np.arange(np.ceil(np.log2(left)), np.floor(np.log2(right)) + 1)
-        step = 0.5 if len(powers) < 3 else 1.0
-        ticks = 2.0 ** np.arange(powers[0], powers[-1] + step / 2, step)
-        ax.set_xticks(ticks, [f"{tick:.3g}x" for tick in ticks])
+        ax.set_xticks(2.0**powers, [f"{tick:g}x" for tick in 2.0**powers])
         ax.minorticks_off()
     else:
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}x")

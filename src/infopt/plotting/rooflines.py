@@ -66,6 +66,8 @@ def roofline(
         )
     ax.set_xscale("log")
     ax.set_yscale("log")
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.set_xlabel("Arithmetic intensity (FLOP per byte moved)")
     ax.set_ylabel("Achieved (GFLOP/s)   better →")
     legend_beside(ax, "Share of the roof")
@@ -78,6 +80,7 @@ def _draw_roof(ax: Axes, intensity: np.ndarray, bandwidth: float, flops: float) 
     ridge = flops / bandwidth
     left = min(float(intensity.min()), ridge) / 3
     right = max(float(intensity.max()), ridge) * 3
+    middle = float(np.sqrt(left * ridge))
     x = np.array([left, ridge, right])
     ax.plot(x, np.minimum(flops, bandwidth * x) / _GIGA, color=BLACK, linewidth=1.6, zorder=2)
     ax.axvline(ridge, color=GREY, linewidth=1, linestyle=":", zorder=1)
@@ -88,9 +91,9 @@ def _draw_roof(ax: Axes, intensity: np.ndarray, bandwidth: float, flops: float) 
     )
     ax.annotate(
         f"{bandwidth / _GIGA:.3g} GB/s",
-        (left, bandwidth * left / _GIGA),
-        xytext=(4, 12),
-        ha="left",
+        (middle, bandwidth * middle / _GIGA),
+        xytext=(-5, 6),
+        ha="right",
         **text,
     )
     ax.annotate(

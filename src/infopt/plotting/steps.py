@@ -101,7 +101,7 @@ def fragmentation(
     tokens, times = floats(steps, "num_tokens_in_pages"), floats(steps, "start_s")
     groups = np.array(names(steps, group))
     ax = new_axes(ax)
-    colors = colors_for(groups)
+    colors = colors_for(groups) | {"": BLUE}
     means = {}
     for name in dict.fromkeys(groups):
         rows = used & (groups == name)

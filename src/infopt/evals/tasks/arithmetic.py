@@ -84,19 +84,12 @@ def questions(level: Level, num_items: int, seed: int) -> list[tuple[str, int]]:
         ConfigError: If the level has fewer questions.
     """
     rng = random.Random(f"arithmetic-{seed}")
-    num_terms, num_products = (
-        level.largest_term**2,
-        (level.largest_factor - 1) * _NUM_SECOND_FACTORS,
-    )
+    pairs = level.largest_term**2
+    products = (level.largest_factor - 1) * _NUM_SECOND_FACTORS
     per_kind = [
-        _draw(maker, size, rng, _share(num_items, kind))
-        for kind, (maker, size) in enumerate(
-            [
-                (lambda number: _sum(*_two_terms(level, number)), num_terms),
-                (lambda number: _difference(*_two_terms(level, number)), num_terms),
-                (_product, num_products),
-            ]
-        )
+        _draw(_sum, level, pairs, rng, _share(num_items, 0)),
+        _draw(_difference, level, pairs, rng, _share(num_items, 1)),
+        _draw(_product, level, products, rng, _share(num_items, 2)),
     ]
     return [per_kind[i % 3][i // 3] for i in range(num_items)]
 
@@ -117,7 +110,11 @@ def _share(num_items: int, kind: int) -> int:
 
 
 def _draw(
-    maker: Callable[[int], tuple[str, int]], size: int, rng: random.Random, count: int
+    maker: Callable[[Level, int], tuple[str, int]],
+    level: Level,
+    size: int,
+    rng: random.Random,
+    count: int,
 ) -> list[tuple[str, int]]:
     """Return ``count`` questions out of the ``size`` of a kind, without the solved examples."""
     if count + _MAX_EXAMPLES > size:
@@ -128,25 +125,22 @@ def _draw(
             value=count,
             remedy="Ask for fewer items.",
         )
-    drawn = [maker(number) for number in rng.sample(range(size), count + _MAX_EXAMPLES)]
-    return [(q, answer) for q, answer in drawn if f"{q} = {answer}" not in EXAMPLES.splitlines()][
-        :count
-    ]
+    numbers = rng.sample(range(size), count + _MAX_EXAMPLES)
+    drawn = [maker(level, number) for number in numbers]
+    solved = EXAMPLES.splitlines()
+    return [(q, answer) for q, answer in drawn if f"{q} = {answer}" not in solved][:count]
 
 
-def _two_terms(level: Level, number: int) -> tuple[int, int]:
+def _sum(level: Level, number: int) -> tuple[str, int]:
     a, b = divmod(number, level.largest_term)
-    return a + 1, b + 1
+    return f"{a + 1} + {b + 1}", a + b + 2
 
 
-def _sum(a: int, b: int) -> tuple[str, int]:
-    return f"{a} + {b}", a + b
+def _difference(level: Level, number: int) -> tuple[str, int]:
+    a, b = divmod(number, level.largest_term)
+    return f"{a + b + 2} - {b + 1}", a + 1
 
 
-def _difference(a: int, b: int) -> tuple[str, int]:
-    return f"{a + b} - {b}", a
-
-
-def _product(number: int) -> tuple[str, int]:
+def _product(level: Level, number: int) -> tuple[str, int]:
     a, b = divmod(number, _NUM_SECOND_FACTORS)
     return f"{a + 2} * {b + 2}", (a + 2) * (b + 2)

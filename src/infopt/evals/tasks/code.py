@@ -18,10 +18,11 @@ _STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint", "\nassert", "\n@", "\nimp
 
 @TASKS.register("code")
 class CodeTask(ChoiceTask):
-    """Tells the authors' solution from three wrong ones; takes the shortest problems first.
+    """Tells the authors' solution from three changed ones; takes the shortest problems first.
 
     Nothing is executed. Distractors differ from the solution in one token; where a body has too
-    few tokens to change, bodies of other problems fill up.
+    few tokens to change, bodies of other problems fill up. A change may happen to be harmless:
+    of the 240 distractors of the 80 shortest problems (seed 0), 11 pass the problem's tests too.
     """
 
     name = "code"

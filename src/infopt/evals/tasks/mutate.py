@@ -42,7 +42,7 @@ SWAPS: dict[str, tuple[str, ...]] = {
     "startswith": ("endswith",),
     "endswith": ("startswith",),
 }
-"""What a token may be changed to; each change means something else."""
+"""What a token may be changed to; nearly always the program then does something else."""
 
 
 def mutants(body: str, rng: random.Random) -> list[str]:

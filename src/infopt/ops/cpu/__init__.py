@@ -13,6 +13,7 @@ import torch
 
 from infopt.ops.cpu.attention import load_attention
 from infopt.ops.cpu.build import extension, why_no_extension
+from infopt.ops.cpu.linear import PackedLinear, why_not_faster
 from infopt.ops.cpu.rotary import load_rotary_and_write
 from infopt.ops.dispatch import OpTarget
 
@@ -20,8 +21,10 @@ __all__ = [
     "load_add_rms_norm",
     "load_attention",
     "load_gated_activation",
+    "load_linear",
     "load_rotary_and_write",
     "why_not",
+    "why_not_linear",
 ]
 
 
@@ -32,6 +35,16 @@ def why_not(target: OpTarget) -> str | None:
     if target.dtype not in (torch.float32, torch.bfloat16):
         return f"{target.dtype} is not float32 or bfloat16"
     return why_no_extension()
+
+
+def why_not_linear(target: OpTarget) -> str | None:
+    """Return why the matrix products cannot or should not run on a target, or None."""
+    return why_not(target) or why_not_faster(target.dtype)
+
+
+def load_linear() -> type[PackedLinear]:
+    """Return the op; see :class:`infopt.ops.linear.Linear` for its contract."""
+    return PackedLinear
 
 
 def load_add_rms_norm() -> Callable[..., Any]:

@@ -1,0 +1,98 @@
+// float32 matrix product that is batch invariant: an output is one chain of multiply-adds per
+// kChain inputs, and the chains are added in order. Nothing else enters it, so its bits depend on its
+// row and its weights alone, whatever the number of rows or threads.
+#include <algorithm>
+
+#include "linear_rows.h"
+#include "parallel.h"
+
+namespace infopt {
+namespace {
+
+constexpr int64_t kChain = 256;  // shorter chains round less
+constexpr int64_t kAhead = 32;   // inputs (of 128 bytes each) between a prefetch and its use
+constexpr int kRows = Vec::width == 16 ? 12 : 4;  // their sums fill the registers
+
+// R rows times one block of outputs.
+template <int R>
+void block_rows(const LinearArgs& a, const float* weights, int64_t first_row, int64_t first_out) {
+  constexpr int N = kOutBlock / Vec::width;
+  const float* x = static_cast<const float*>(a.x) + first_row * a.x_stride;
+  alignas(64) float sums[R * kOutBlock] = {};
+  for (int64_t begin = 0; begin < a.in_features; begin += kChain) {
+    const int64_t end = std::min(begin + kChain, a.in_features);
+    Vec acc[R][N];
+    for (auto& row : acc) {
+      for (Vec& v : row) v = Vec::zero();
+    }
+    for (int64_t k = begin; k < end; ++k) {
+      // The hardware stops prefetching at a page; this keeps memory busy while rows are computed.
+      prefetch_line(weights + (k + kAhead) * kOutBlock);
+      prefetch_line(weights + (k + kAhead) * kOutBlock + kOutBlock / 2);
+      Vec w[N];
+      for (int n = 0; n < N; ++n) w[n] = Vec::load(weights + k * kOutBlock + n * Vec::width);
+      for (int r = 0; r < R; ++r) {
+        const Vec value = Vec::set(x[r * a.x_stride + k]);
+        for (int n = 0; n < N; ++n) acc[r][n] = fma(value, w[n], acc[r][n]);
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      for (int n = 0; n < N; ++n) {
+        float* sum = sums + r * kOutBlock + n * Vec::width;
+        (Vec::load(sum) + acc[r][n]).store(sum);
+      }
+    }
+  }
+  write_rows<float>(a, sums, first_row, R, first_out);
+}
+
+// Calls block_rows for any number of rows up to R.
+template <int R>
+void some_rows(int64_t rows, const LinearArgs& a, const float* weights, int64_t first_row,
+               int64_t first_out) {
+  if constexpr (R > 1) {
+    if (rows < R) return some_rows<R - 1>(rows, a, weights, first_row, first_out);
+  }
+  block_rows<R>(a, weights, first_row, first_out);
+}
+
+}  // namespace
+
+int64_t packed_size_f32(int64_t out_features, int64_t in_features) {
+  return num_out_blocks(out_features) * kOutBlock * in_features;
+}
+
+void pack_f32(const PackArgs& args) {
+  const float* weight = static_cast<const float*>(args.weight);
+  float* packed = static_cast<float*>(args.packed);
+  parallel_for(num_out_blocks(args.out_features), args.num_threads, [&](int64_t i) {
+    float* block = packed + i * kOutBlock * args.in_features;
+    std::fill_n(block, kOutBlock * args.in_features, 0.0f);
+    const int64_t first = i * kOutBlock, end = std::min(first + kOutBlock, args.out_features);
+    for (int64_t o = first; o < end; ++o) {
+      for (int64_t k = 0; k < args.in_features; ++k) {
+        block[k * kOutBlock + o - first] = weight[o * args.in_features + k];
+      }
+    }
+  });
+}
+
+void linear_f32(const LinearArgs& args) {
+  if (args.num_rows == 0) return;
+  const int64_t blocks = num_out_blocks(args.out_features);
+  // Equal passes: 13 rows are 7 + 6, not 12 + 1.
+  const int64_t passes = (args.num_rows + kRows - 1) / kRows;
+  const int64_t rows = (args.num_rows + passes - 1) / passes;
+  parallel_ranges(blocks, args.num_threads, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const float* weights =
+          static_cast<const float*>(args.packed) + block * kOutBlock * args.in_features;
+      for (int64_t row = 0; row < args.num_rows; row += rows) {
+        some_rows<kRows>(std::min(rows, args.num_rows - row), args, weights, row,
+                         block * kOutBlock);
+      }
+    }
+  });
+}
+
+}  // namespace infopt

@@ -1,0 +1,172 @@
+"""What the notebooks read: the results of a pipeline run, or of a miniature run on the spot.
+
+    data = stage_results("batching", results_dir)
+    data.note          # where the numbers come from, as Markdown
+    data.rows("scheduling")
+
+A notebook is opened by people who have not run the pipeline. Then the stage's questions are asked
+again in small (fewer candidates and repeats, two minutes); its records are kept in the user's cache
+and taken over by the next opening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from infopt.errors import ResultError
+from infopt.experiments.choose import choose_stage
+from infopt.experiments.figures import slice_rows
+from infopt.experiments.miniature import miniature_specs
+from infopt.experiments.stages import read_yaml, run_stage
+from infopt.experiments.tables import collect
+from infopt.models.fetch import cache_dir
+from infopt.plotting.data import is_missing
+from infopt.results import load_samples, read_table, record_path
+from infopt.results.metrics import metric_of
+from infopt.select.rows import rows_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class StageResults:
+    """Results of one stage.
+
+    Attributes:
+        table: One row per run.
+        samples: Raw samples, long format (see ``load_samples``).
+        chosen: Winner and reason by slice.
+        note: Where the numbers come from, as Markdown.
+        is_miniature: Whether they were measured just now, in small.
+    """
+
+    table: pd.DataFrame
+    samples: pd.DataFrame
+    chosen: Mapping[str, Mapping[str, Any]]
+    note: str
+    is_miniature: bool
+
+    def rows(self, name: str) -> pd.DataFrame:
+        """Return the rows of one slice, in the order of its candidates."""
+        return slice_rows(self.table, name)
+
+    def row(self, name: str, candidate: str) -> dict[str, Any]:
+        """Return one candidate of a slice."""
+        rows = {str(row["extra.candidate"]): row for row in rows_of(self.rows(name))}
+        if candidate not in rows:
+            raise ResultError(
+                f"The slice {name} has no candidate {candidate!r}.",
+                field="candidate",
+                value=candidate,
+                remedy=f"Candidates: {', '.join(rows)}.",
+            )
+        return rows[candidate]
+
+    def curve(self, candidate: str, prefix: str) -> pd.DataFrame:
+        """Return sample lists that belong together as a table.
+
+        Args:
+            candidate: Whose.
+            prefix: Beginning of their names (``decode_``).
+        """
+        import pandas as pd
+
+        slugs = set(self.table.loc[self.table["extra.candidate"] == candidate, "slug"])
+        columns: dict[str, dict[int, float]] = {}
+        for row in self.samples.to_dict("records"):
+            name = str(row["name"])
+            if row["slug"] in slugs and name.startswith(prefix):
+                columns.setdefault(name.removeprefix(prefix), {})[row["index"]] = row["value"]
+        return pd.DataFrame(columns).sort_index()
+
+
+def stage_results(stage: str, results_dir: str | Path, model: str | None = None) -> StageResults:
+    """Return the results of a stage: those of the pipeline if there are any, else of a miniature.
+
+    Args:
+        stage: ``baseline`` or ``batching``.
+        results_dir: The pipeline's folder.
+        model: What the miniature runs; None for the default model.
+    """
+    table_path = Path(results_dir, "tables", f"{stage}.parquet")
+    if table_path.is_file():
+        return _of_pipeline(stage, Path(results_dir), table_path)
+    return _of_miniature(stage, model)
+
+
+def _of_pipeline(stage: str, results_dir: Path, table_path: Path) -> StageResults:
+    table = read_table(table_path)
+    paths = [record_path(stage, slug, results_dir) for slug in table["slug"]]
+    first = table.iloc[0]
+    note = (
+        f"The numbers below come from the pipeline's run in `{results_dir.name}/`: model "
+        f"`{first['config.model']}` on {first['hardware.cpu_model']} "
+        f"({first['hardware.num_cores']} cores), measured on {str(first['started'])[:10]}."
+    )
+    chosen = read_yaml(results_dir / "chosen" / f"{stage}.yaml")["slices"]
+    return StageResults(table, load_samples(paths), chosen, note, is_miniature=False)
+
+
+def _of_miniature(stage: str, model: str | None) -> StageResults:
+    folder = cache_dir() / "miniature"
+    specs = miniature_specs(stage, model)
+    manifests = [run_stage(spec, folder) for spec in specs]
+    table = collect(manifests, folder)
+    paths = [record_path(stage, slug, folder) for slug in table["slug"]]
+    note = (
+        "There is no pipeline run here yet (`make run` makes one), so a **miniature** was measured "
+        f"on the spot: model `{specs[0].model}`, {specs[0].repeats} pairs per comparison. Fewer "
+        "than 6 pairs never give a verdict: read the ratios as a first impression."
+    )
+    chosen = choose_stage(table, specs, None)["slices"]
+    return StageResults(table, load_samples(paths), chosen, note, is_miniature=True)
+
+
+def ratio_sentence(row: Mapping[str, Any], metric: str) -> str:
+    """Return a paired ratio in words: ``1.83x the output throughput of x [1.7, 1.9] (better)``."""
+    base = f"comparison.{metric}"
+    median = row.get(f"{base}.median")
+    if is_missing(median):
+        return "not compared"
+    reference = str(row[f"{base}.reference"]).rpartition(".")[2]
+    label = metric_of(metric).label
+    return (
+        f"**{median:.2f}x** the {label if label.isupper() else label.lower()} of {reference} "
+        f"[{row[f'{base}.low']:.2f}, {row[f'{base}.high']:.2f}] ({row[f'{base}.verdict']})"
+    )
+
+
+def choices_table(chosen: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """Return what was chosen for each question, with the reason, as a table."""
+    import pandas as pd
+
+    rows = [
+        {
+            "question": name,
+            "chosen": entry["chosen"],
+            "reference": entry["reference"],
+            "certainty": entry["status"],
+            "why": entry["reason"],
+        }
+        for name, entry in chosen.items()
+    ]
+    return pd.DataFrame(rows).set_index("question")
+
+
+def verdicts(rows: pd.DataFrame, metric: str) -> dict[str, str]:
+    """Return verdict by candidate of one comparison; the reference itself is left out."""
+    column = f"comparison.{metric}.verdict"
+    return {
+        str(name): str(verdict)
+        for name, verdict in zip(rows["extra.candidate"], rows[column], strict=True)
+        if isinstance(verdict, str)
+    }
+
+
+def names_of(candidates: Sequence[str]) -> str:
+    """Join names for a sentence, as code."""
+    return ", ".join(f"`{name}`" for name in candidates) or "none"

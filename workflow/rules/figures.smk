@@ -1,0 +1,56 @@
+# Figures of the report; the notebooks draw the same ones with more explanation.
+
+
+rule slice_figure:
+    input:
+        table=f"{RESULTS}/tables/{{stage}}.parquet",
+    output:
+        report(
+            f"{RESULTS}/figures/{{stage}}.{{slice}}.png",
+            caption="../report/slice.rst",
+            category="{stage}",
+            labels={"question": "{slice}", "type": "figure"},
+        ),
+    log:
+        f"{RESULTS}/logs/figures/{{stage}}.{{slice}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/figures.{{stage}}.{{slice}}.tsv"
+    conda:
+        "../../envs/notebooks.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    params:
+        criterion=lambda wildcards: slice_setting(wildcards, "criterion"),
+        setting=lambda wildcards: slice_setting(wildcards, None),
+        code=source_identity("present"),
+    script:
+        "../scripts/plot_slice.py"
+
+
+rule finalists_figure:
+    input:
+        table=rules.recommend.output.table,
+        recommendation=rules.recommend.output.recommendation,
+    output:
+        report(
+            f"{RESULTS}/figures/select.finalists.png",
+            caption="../report/finalists.rst",
+            category="recommendation",
+            labels={"question": "finalists", "type": "figure"},
+        ),
+    log:
+        f"{RESULTS}/logs/figures/select.finalists.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/figures.select.finalists.tsv"
+    conda:
+        "../../envs/notebooks.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    params:
+        code=source_identity("present"),
+    script:
+        "../scripts/plot_finalists.py"
