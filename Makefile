@@ -22,7 +22,7 @@ PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check \
 STAMP := $(VENV)/.infopt-installed
 DEV_STAMP := $(VENV)/.infopt-dev-installed
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
-NBSTRIPOUT := nbstripout --extra-keys "metadata.language_info.version"
+NBSTRIPOUT := nbstripout --keep-id --extra-keys "metadata.language_info.version"
 
 # Tools of the environment come first; idle OpenMP threads sleep instead of spinning on the cores
 # that another process needs.

@@ -8,6 +8,7 @@ reported by ``LLM.stats()`` and never written back.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -80,13 +81,15 @@ class EngineConfig:
         Raises:
             ConfigError: Names the field, its value and the accepted ones.
         """
-        if not isinstance(self.model, str) or not self.model:
-            raise ConfigError(
-                f"model must be a non-empty string, got {self.model!r}.",
-                field="model",
-                value=self.model,
-                remedy="Give a registry slug, a checkpoint folder or a GGUF file.",
-            )
+        for name, remedy in _TEXTS.items():
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise ConfigError(
+                    f"{name} must be a non-empty string, got {value!r}.",
+                    field=name,
+                    value=value,
+                    remedy=remedy,
+                )
         for name, choices in _CHOICES.items():
             _check_choice(name, getattr(self, name), get_args(choices))
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
@@ -96,9 +99,10 @@ class EngineConfig:
                 _check_int(name, getattr(self, name), minimum=1)
         for name in ("kv_cache_memory_gib", "swap_memory_gib"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not math.isfinite(value) or value < 0:
                 raise ConfigError(
-                    f"{name} must be a number >= 0, got {value!r}.", field=name, value=value
+                    f"{name} must be a finite number >= 0, got {value!r}.", field=name, value=value
                 )
         _check_int("seed", self.seed, minimum=0)
         for name in ("enable_prefix_caching", "skip_tokenizer_init", "check_integrity"):
@@ -143,6 +147,11 @@ class EngineConfig:
         check_known_keys(changes, self.field_names(), "EngineConfig")
         return dataclasses.replace(self, **changes)
 
+
+_TEXTS = {
+    "model": "Give a registry slug, a checkpoint folder or a GGUF file.",
+    "quantization": "Use 'none' for the float weights.",
+}
 
 _CHOICES: dict[str, Any] = {
     "dtype": Dtype,

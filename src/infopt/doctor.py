@@ -5,7 +5,8 @@
 ...     for check in section.checks:
 ...         print(section.title, check.name, check.status, check.detail)
 
-Looking changes nothing: nothing is downloaded, compiled or written.
+Nothing is downloaded. The CPU kernels are compiled if they have not been yet, since only that shows
+whether they can be.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ def _backends() -> Iterator[Check]:
 def choose_backends(device: Any, dtype: Any) -> dict[str, tuple[str, list[str]]]:
     """Return, per op, the backend that ``auto`` takes and why each faster one is not taken.
 
-    Unlike `resolve_ops` this loads and compiles nothing.
+    What `resolve_ops` decides, without its loading of the ops and with the reasons apart.
 
     Args:
         device: A ``torch.device``.

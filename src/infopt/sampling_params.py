@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +21,8 @@ MAX_LOGPROBS = 64
 """Most alternatives a request may ask for per position."""
 
 _MAX_STOPS = 64
+
+_FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,10 @@ class SamplingParams:
         """Return a copy with some values changed."""
         return dataclasses.replace(self, **changes)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle through plain data: a mapping proxy does neither."""
+        return SamplingParams.from_dict, (self.to_dict(),)
+
     def _check_counts(self) -> None:
         _int_in("n", self.n, 1, 256)
         _int_in("top_k", self.top_k, -1, None)
@@ -133,7 +139,7 @@ class SamplingParams:
         _float_in("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
         _float_in("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _float_in("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        for name in ("include_stop_str_in_output", "ignore_eos", "detokenize"):
+        for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise SamplingParamsError(
                     f"{name} must be true or false, got {getattr(self, name)!r}.",
@@ -142,7 +148,7 @@ class SamplingParams:
                 )
 
     def _freeze_stops(self) -> None:
-        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        stops = (self.stop,) if isinstance(self.stop, str) else _entries("stop", self.stop)
         if len(stops) > _MAX_STOPS or not all(isinstance(s, str) and s for s in stops):
             raise SamplingParamsError(
                 f"stop must be at most {_MAX_STOPS} non-empty strings, got {self.stop!r}.",
@@ -156,7 +162,7 @@ class SamplingParams:
                 value=self.stop,
                 remedy="Use stop_token_ids, or leave detokenize on.",
             )
-        ids = tuple(self.stop_token_ids or ())
+        ids = _entries("stop_token_ids", self.stop_token_ids)
         if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
             raise SamplingParamsError(
                 f"stop_token_ids must be token ids >= 0, got {self.stop_token_ids!r}.",
@@ -167,25 +173,42 @@ class SamplingParams:
         object.__setattr__(self, "stop_token_ids", ids)
 
     def _freeze_logit_bias(self) -> None:
-        clean: dict[int, float] = {}
-        for key, value in dict(self.logit_bias or {}).items():
-            try:
-                token_id, bias = int(key), float(value)
-            except (TypeError, ValueError):
-                raise SamplingParamsError(
-                    f"logit_bias entry {key!r}: {value!r} is not a token id with a number.",
-                    field="logit_bias",
-                    value={key: value},
-                ) from None
-            if token_id < 0 or not -100.0 <= bias <= 100.0:
-                raise SamplingParamsError(
-                    f"logit_bias entry {key!r}: {value!r} is outside token ids >= 0 and "
-                    "values -100 to 100.",
-                    field="logit_bias",
-                    value={key: value},
-                )
-            clean[token_id] = bias
+        given = self.logit_bias or {}
+        if not isinstance(given, Mapping):
+            raise SamplingParamsError(
+                f"logit_bias must map token ids to numbers, got {given!r}.",
+                field="logit_bias",
+                value=given,
+            )
+        clean = dict(_bias_entry(key, value) for key, value in given.items())
         object.__setattr__(self, "logit_bias", MappingProxyType(clean))
+
+
+def _bias_entry(key: object, value: object) -> tuple[int, float]:
+    """Return a checked entry of ``logit_bias``; ids may be text, as JSON has no other keys."""
+    if isinstance(key, str) and key.strip().isdecimal():
+        key = int(key)
+    is_id = isinstance(key, int) and not isinstance(key, bool) and key >= 0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_id or not is_number or not -100.0 <= value <= 100.0:  # type: ignore[operator]
+        raise SamplingParamsError(
+            f"logit_bias entry {key!r}: {value!r} is not a token id >= 0 with a number from "
+            "-100 to 100.",
+            field="logit_bias",
+            value={key: value},
+        )
+    return key, float(value)  # type: ignore[return-value, arg-type]
+
+
+def _entries(name: str, values: object) -> tuple[Any, ...]:
+    """Return the entries of a list; None is an empty one."""
+    if values is None:
+        return ()
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise SamplingParamsError(
+            f"{name} must be a list, got {values!r}.", field=name, value=values
+        )
+    return tuple(values)
 
 
 def _int_in(name: str, value: object, low: int, high: int | None) -> None:

@@ -107,6 +107,9 @@ def test_bad_arguments_raise(cpu_isa):
     ):
         with pytest.raises(error):
             linear(x)
+    half_linear = PackedLinear(torch.zeros(32, 64, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match="width 63"):
+        half_linear(torch.zeros(2, 63, dtype=torch.bfloat16))
     with pytest.raises(TypeError, match="float32 or bfloat16"):
         PackedLinear(torch.zeros(8, 8, dtype=torch.float16))
     with pytest.raises(ValueError, match="bias"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -97,3 +98,11 @@ def test_snakefile_is_at_the_top_only() -> None:
     """Snakemake takes the first of two and ignores the other without a word."""
     assert (ROOT / "Snakefile").is_file()
     assert not (ROOT / "workflow" / "Snakefile").exists()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_help_lists_every_target() -> None:
+    targets = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    out = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = {line.split()[0] for line in out.stdout.splitlines() if line.strip()}
+    assert set(" ".join(targets).split()) <= listed

@@ -84,14 +84,17 @@ def test_plots_go_where_they_are_told(draw: Draw, plot_name: str) -> None:
     assert right.has_data() and not left.has_data()
 
 
-def test_the_same_input_gives_the_same_bytes(draw: Draw, tmp_path: Path, plot_name: str) -> None:
+def test_the_same_input_gives_the_same_bytes(
+    draw: Draw, drawn: Draw, tmp_path: Path, plot_name: str
+) -> None:
     """Files that change on every run make everything that depends on them run again."""
-    first = plotting.save(draw(plot_name), tmp_path / "a" / plot_name, dpi=60)
-    second = plotting.save(draw(plot_name), tmp_path / "b" / plot_name, dpi=60)
-    assert [p.suffix for p in first] == [".png", ".svg"]
+    formats = ["svg", "png"] if plot_name == "bars_with_interval" else ["svg"]
+    first = plotting.save(drawn(plot_name), tmp_path / "a" / plot_name, formats=formats)
+    second = plotting.save(draw(plot_name), tmp_path / "b" / plot_name, formats=formats)
+    assert [p.suffix[1:] for p in first] == formats
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
-    assert b"<dc:date>" not in first[1].read_bytes()
+    assert b"<dc:date>" not in first[0].read_bytes()
 
 
 def test_axes_show_themselves_in_notebooks(drawn: Draw) -> None:

@@ -99,7 +99,7 @@ def test_a_misspelt_section_is_an_error(tmp_path: Path, hardware: dict[str, Any]
         pytest.raises(AttributeError),
         record_run("batching", "a", CONFIG, hardware=hardware, results_dir=tmp_path) as run,
     ):
-        run.troughput = {}
+        run.throughputs = {}
 
 
 def test_a_bad_name_is_refused_before_the_run(tmp_path: Path, hardware: dict[str, Any]) -> None:

@@ -47,10 +47,10 @@ def test_schemas_are_listed_and_unknown_ones_refused() -> None:
 
 def test_an_unknown_key_explains_itself_before_what_follows_from_it() -> None:
     """A misspelt key is also a missing one: the message must name the misspelling."""
-    document = {"schema_version": 1, "idendity": {}}
-    with pytest.raises(ConfigError, match=r"idendity.*Did you mean 'identity'") as caught:
+    document = {"schema_version": 1, "identities": {}}
+    with pytest.raises(ConfigError, match=r"identities.*Did you mean 'identity'") as caught:
         validate(document, "run_record", where="x.json", error=ConfigError, remedy="Fix it.")
-    assert caught.value.field == "idendity"
+    assert caught.value.field == "identities"
     assert "x.json" in str(caught.value) and caught.value.remedy == "Fix it."
 
 

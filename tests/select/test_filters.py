@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from infopt.bench.slo import SLO
+from infopt.config import EngineConfig
 from infopt.errors import ConfigError
 from infopt.select import QualityFloor, check_slo, filter_runs, get_floor, inherit_quality
+from infopt.select.quality import SCHEDULING_OPTIONS
 
 Make = Callable[..., Any]
 P90 = SLO(ttft_s=0.2, percentile=90)
@@ -157,6 +159,10 @@ def test_quality_is_inherited_only_where_the_same_tokens_are_computed(
     assert found["batch"] == "" and found["quant"] == "Quality not measured"
 
 
+def test_options_of_scheduling_exist() -> None:
+    assert set(EngineConfig.field_names()) >= SCHEDULING_OPTIONS
+
+
 def test_inheritance_without_invariance_must_be_asked_for(make_table: Make, make_run: Make) -> None:
     table = make_table(
         make_run("source", **invariant(False)),
@@ -165,3 +171,17 @@ def test_inheritance_without_invariance_must_be_asked_for(make_table: Make, make
     assert list(inherit_quality(table)["quality.inherited_from"].dropna()) == []
     accepted = inherit_quality(table, require_batch_invariance=False).set_index("slug")
     assert accepted.loc["batch", "quality.inherited_from"] == "batching/source"
+
+
+def test_what_computes_the_same_as_the_reference_has_no_distance_from_it(
+    make_table: Make, make_run: Make
+) -> None:
+    """The reference has no KL of its own; inheriting that gap once made equal runs infeasible."""
+    options = {"dtype": "float32", "max_num_seqs": 8}
+    table = inherit_quality(
+        make_table(make_run("a", config=options, quality=None)), require_batch_invariance=False
+    )
+    assert reasons(table, floor=get_floor("default")) == {"float32": "", "a": ""}
+    row = table.set_index("slug").loc["a"]
+    assert row["quality.kl_mean"] == 0.0
+    assert row["quality.inherited_from"] == "baseline/float32"

@@ -23,7 +23,7 @@ def test_every_objective_has_a_direction_and_a_unit() -> None:
 
 def test_an_unknown_objective_gets_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'throughput'"):
-        get_objective("troughput")
+        get_objective("throughputs")
 
 
 def test_ratios_are_taken_to_the_reference_of_the_same_protocol(
@@ -70,4 +70,4 @@ def test_two_possible_references_must_be_told_apart(
     named = add_derived_columns(table, "baseline/again").set_index("slug")
     assert named.loc["a", "quality.perplexity_ratio"] == 1.0
     with pytest.raises(ConfigError, match="Did you mean 'baseline/again'"):
-        add_derived_columns(table, "baseline/agin")
+        add_derived_columns(table, "baseline/again2")

@@ -10,6 +10,7 @@
 #include "fused.h"
 #include "linear.h"
 #include "parallel.h"
+#include "quantized.h"
 
 namespace infopt {
 namespace {
@@ -239,15 +240,9 @@ Tensor pack_linear(const Tensor& weight) {
   return packed;
 }
 
-Tensor linear(const Tensor& x, const Tensor& packed, const std::optional<Tensor>& bias,
-              int64_t out_features) {
-  check_compute_dtype(x, "x");
-  check_rows(x, "x");
-  check_dtype(packed, x.scalar_type(), "packed");
-  const bool is_float = x.scalar_type() == at::kFloat;
-  check_shape(packed, {is_float ? packed_size_f32(out_features, x.size(1))
-                                : packed_size_bf16(out_features, x.size(1))}, "packed");
-  LinearArgs a = {};
+// Makes y and fills in what all products have in common.
+Tensor fill_linear(const Tensor& x, const std::optional<Tensor>& bias, int64_t out_features,
+                   int64_t packed_size, LinearArgs& a) {
   if (bias.has_value()) {
     check_dtype(*bias, x.scalar_type(), "bias");
     check_shape(*bias, {out_features}, "bias");
@@ -259,12 +254,82 @@ Tensor linear(const Tensor& x, const Tensor& packed, const std::optional<Tensor>
   a.out_features = out_features;
   Tensor y = at::empty({a.num_rows, out_features}, x.options());
   a.x = x.const_data_ptr();
-  a.packed = packed.const_data_ptr();
   a.y = y.data_ptr();
   a.x_stride = x.stride(0);
-  a.num_threads = threads_for(a.num_rows * packed.numel(), 1 << 16, at::get_num_threads());
+  a.num_threads = threads_for(a.num_rows * packed_size, 1 << 16, at::get_num_threads());
+  return y;
+}
+
+// Padding hides a wrong width from the size of the packed weight, so both are checked.
+void check_width(const Tensor& x, int64_t in_features) {
+  check_compute_dtype(x, "x");
+  check_rows(x, "x");
+  TORCH_CHECK_VALUE(x.size(1) == in_features, "x has width ", x.size(1), ", the weight ",
+                    in_features);
+}
+
+Tensor linear(const Tensor& x, const Tensor& packed, const std::optional<Tensor>& bias,
+              int64_t out_features, int64_t in_features) {
+  check_width(x, in_features);
+  check_dtype(packed, x.scalar_type(), "packed");
+  const bool is_float = x.scalar_type() == at::kFloat;
+  check_shape(packed, {is_float ? packed_size_f32(out_features, x.size(1))
+                                : packed_size_bf16(out_features, x.size(1))}, "packed");
+  LinearArgs a = {};
+  Tensor y = fill_linear(x, bias, out_features, packed.numel(), a);
+  a.packed = packed.const_data_ptr();
   const ReleaseGilFor release(a.num_rows * packed.numel());
   is_float ? linear_f32(a) : linear_bf16(a);
+  return y;
+}
+
+void check_code_bits(int64_t code_bits) {
+  TORCH_CHECK_VALUE(code_bits == 4 || code_bits == 8, "code_bits must be 4 or 8, got ", code_bits);
+}
+
+Tensor pack_codes_op(const Tensor& codes, int64_t code_bits) {
+  check_dtype(codes, at::kByte, "codes");
+  check_dim(codes, 2, "codes");
+  check_contiguous(codes, "codes");
+  check_code_bits(code_bits);
+  const int64_t out_features = codes.size(0), in_features = codes.size(1);
+  TORCH_CHECK_VALUE(out_features > 0 && in_features > 0, "codes is empty");
+  Tensor packed = at::empty({packed_code_bytes(out_features, in_features, code_bits)},
+                            codes.options());
+  pack_codes({codes.const_data_ptr<uint8_t>(), packed.data_ptr<uint8_t>(), out_features,
+              in_features, static_cast<int>(code_bits), at::get_num_threads()});
+  return packed;
+}
+
+Tensor linear_quantized_op(const Tensor& x, const Tensor& packed, const Tensor& scales,
+                           const std::optional<Tensor>& bias, int64_t out_features,
+                           int64_t in_features, int64_t group_size, int64_t code_bits,
+                           int64_t activation_bits) {
+  check_width(x, in_features);
+  check_dtype(packed, at::kByte, "packed");
+  check_code_bits(code_bits);
+  TORCH_CHECK_VALUE(activation_bits == 8 || activation_bits == 16,
+                    "activation_bits must be 8 or 16, got ", activation_bits);
+  TORCH_CHECK_VALUE(group_size > 0 && group_size % kMinGroup == 0, "group_size must be a multiple ",
+                    "of ", kMinGroup, ", got ", group_size);
+  check_shape(packed, {packed_code_bytes(out_features, x.size(1), code_bits)}, "packed");
+  check_cpu(scales, "scales");
+  check_contiguous(scales, "scales");
+  TORCH_CHECK_TYPE(scales.scalar_type() == at::kFloat || scales.scalar_type() == at::kHalf,
+                   "scales must be float32 or float16, got ", scales.scalar_type());
+  check_shape(scales, {num_out_blocks(out_features), num_groups(x.size(1), group_size), 2,
+                       kOutBlock}, "scales");
+  QuantizedArgs a = {};
+  Tensor y = fill_linear(x, bias, out_features, packed.numel(), a.linear);
+  a.linear.packed = packed.const_data_ptr();
+  a.scales = scales.const_data_ptr();
+  a.group_size = group_size;
+  a.code_bits = static_cast<int>(code_bits);
+  a.activation_bits = static_cast<int>(activation_bits);
+  a.half_scales = scales.scalar_type() == at::kHalf;
+  a.is_float = x.scalar_type() == at::kFloat;
+  const ReleaseGilFor release(a.linear.num_rows * packed.numel());
+  linear_quantized(a);
   return y;
 }
 
@@ -278,5 +343,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("rotary_and_write", &infopt::rotary_and_write_op);
   m.def("pack_linear", &infopt::pack_linear);
   m.def("linear", &infopt::linear);
+  m.def("pack_codes", &infopt::pack_codes_op);
+  m.def("linear_quantized", &infopt::linear_quantized_op);
   m.def("amx_available", &infopt::amx_available);
 }

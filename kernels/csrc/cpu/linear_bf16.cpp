@@ -173,6 +173,7 @@ void amx_blocks(const LinearArgs& a, const TiledRows& x, int64_t begin, int64_t 
   const int64_t block_size = padded(a.in_features) * kOutBlock;
   const bf16* packed = static_cast<const bf16*>(a.packed);
   TileScope tiles;
+  finish_stores();
   int64_t block = begin;
   if (a.num_rows <= 16) {
     tiles.configure(static_cast<int>(a.num_rows));

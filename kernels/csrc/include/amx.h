@@ -22,6 +22,10 @@ inline bool amx_permitted() {
   return permitted;
 }
 
+// The compiler does not know that tile instructions read memory: without this it may drop or delay
+// stores to what they load.
+inline void finish_stores() { asm volatile("" ::: "memory"); }
+
 // Layout that LDTILECFG reads.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
@@ -36,6 +40,11 @@ struct alignas(64) TileConfig {
   }
 };
 static_assert(sizeof(TileConfig) == 64);
+
+inline void load_config(const TileConfig& config) {
+  finish_stores();
+  _tile_loadconfig(&config);
+}
 
 // Configures the tiles of this thread and frees them at the end of the scope: tiles in use make
 // every context switch save 8 KB.
@@ -55,7 +64,7 @@ class TileScope {
     for (int tile : {0, 1, 4}) config.set(tile, upper, 64);
     for (int tile : {2, 3, 5}) config.set(tile, lower, 64);
     for (int tile : {6, 7}) config.set(tile, 16, 64);
-    _tile_loadconfig(&config);
+    load_config(config);
   }
 
  private:

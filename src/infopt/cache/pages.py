@@ -60,7 +60,8 @@ class PageStore:
         """Copy ``(page, host page)`` pairs to the host."""
         if moves:
             if self._swap is None:  # most runs never swap: memory is taken when the first one does
-                self._swap = torch.zeros(self._swap_shape, dtype=self.buffer.dtype)
+                # Not zeroed, so that only pages in use are ever touched.
+                self._swap = torch.empty(self._swap_shape, dtype=self.buffer.dtype)
             pages, hosts = (torch.tensor(ids) for ids in zip(*moves, strict=True))
             self._swap[hosts] = self.buffer[pages.to(self.buffer.device)].to("cpu")
 

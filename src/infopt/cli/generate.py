@@ -10,6 +10,7 @@ import typer
 
 from infopt.cli.console import note, output, print_error, print_json
 from infopt.cli.engine import ENGINE_OPTIONS, ConfigOption, ModelOption, build_config
+from infopt.cli.models import RegistryOption, load_registry
 from infopt.cli.options import Group, add_options
 from infopt.cli.streaming import run_request, summary, write_growing_text
 from infopt.errors import ConfigError, InfoptError
@@ -31,6 +32,7 @@ def generate(
     ] = None,
     model: ModelOption = None,
     config: ConfigOption = None,
+    registry: RegistryOption = None,
     chat: Annotated[
         bool,
         typer.Option(
@@ -50,6 +52,7 @@ def generate(
     params = SamplingParams.from_dict(sampling)
     engine_config = build_config(model, config, engine)
     _check_combination(prompt, chat, system, as_json, params)
+    load_registry(registry)
     text = sys.stdin.read() if prompt == "-" else prompt
 
     from infopt.llm import LLM
@@ -145,7 +148,7 @@ def _turn(llm: LLM, history: list[dict[str, str]], params: SamplingParams) -> li
 
 def _read_line() -> str | None:
     try:
-        return input("> ").strip()
+        return input("> " if sys.stdin.isatty() else "").strip()
     except EOFError:
         return None
 

@@ -16,6 +16,7 @@ from infopt.cli.doctor import doctor
 from infopt.cli.generate import generate
 from infopt.cli.models import models_app
 from infopt.cli.recommend import recommend
+from infopt.cli.serve import serve
 from infopt.errors import InfoptError
 
 EXIT_USER_ERROR = 2
@@ -76,4 +77,5 @@ app.command("generate")(generate)
 app.command("bench")(bench)
 app.command("doctor")(doctor)
 app.command("recommend")(recommend)
+app.command("serve")(serve)
 app.add_typer(models_app, name="models")

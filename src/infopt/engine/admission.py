@@ -16,11 +16,13 @@ class RequestChecker:
         num_token_ids: Ids at or above this do not exist (padding of the embedding included).
         max_model_len: Most tokens of prompt and output.
         pool_tokens: Most tokens of one sequence that the page pool can hold.
+        eos_token_ids: Masked before ``min_tokens``, like stop tokens.
     """
 
     num_token_ids: int
     max_model_len: int
     pool_tokens: int
+    eos_token_ids: tuple[int, ...] = ()
 
     def check(self, token_ids: list[int], params: SamplingParams) -> int:
         """Check prompt and parameters.
@@ -33,9 +35,11 @@ class RequestChecker:
             PromptError: Empty prompt or ids outside the vocabulary.
             PromptTooLongError: Prompt (and asked-for output) beyond ``max_model_len``.
             CapacityError: Prompt beyond the pool.
-            SamplingParamsError: Ids outside the vocabulary in ``logit_bias`` or stops.
+            SamplingParamsError: Ids outside the vocabulary in ``logit_bias`` or stops, or no token
+                left to sample before ``min_tokens``.
         """
-        self._check_ids(token_ids, params)
+        self._check_prompt_ids(token_ids)
+        self._check_named_ids(params)
         room = self._room(len(token_ids), params)
         limit = room if params.max_tokens is None else min(params.max_tokens, room)
         if params.min_tokens > limit:
@@ -47,16 +51,29 @@ class RequestChecker:
             )
         return limit
 
-    def _check_ids(self, token_ids: list[int], params: SamplingParams) -> None:
+    def _check_prompt_ids(self, token_ids: list[int]) -> None:
+        if not isinstance(token_ids, list | tuple):
+            raise PromptError(
+                f"a prompt is text or a list of token ids, got {type(token_ids).__name__}.",
+                field="prompt",
+                value=token_ids,
+                remedy="Arrays and tensors have tolist().",
+            )
         if not token_ids:
             raise PromptError("the prompt is empty.", field="prompt", remedy="Give a token or two.")
         for token_id in token_ids:
-            if not isinstance(token_id, int) or not 0 <= token_id < self.num_token_ids:
+            if type(token_id) is not int:  # no bool either
                 raise PromptError(
-                    f"token id {token_id!r} is outside 0 .. {self.num_token_ids - 1}.",
+                    f"token ids must be int, got {token_id!r}.", field="prompt", value=token_id
+                )
+            if not 0 <= token_id < self.num_token_ids:
+                raise PromptError(
+                    f"token id {token_id} is outside 0 .. {self.num_token_ids - 1}.",
                     field="prompt",
                     value=token_id,
                 )
+
+    def _check_named_ids(self, params: SamplingParams) -> None:
         named = {"logit_bias": params.logit_bias, "stop_token_ids": params.stop_token_ids}
         for field, ids in named.items():
             for token_id in ids:
@@ -66,6 +83,15 @@ class RequestChecker:
                         field=field,
                         value=token_id,
                     )
+        masked = {*params.stop_token_ids, *self.eos_token_ids}
+        if params.min_tokens and len(masked) >= self.num_token_ids:
+            raise SamplingParamsError(
+                f"min_tokens={params.min_tokens} masks all {self.num_token_ids} tokens: each of "
+                "them is a stop token.",
+                field="min_tokens",
+                value=params.min_tokens,
+                remedy="Name fewer stop_token_ids.",
+            )
 
     def _room(self, num_prompt: int, params: SamplingParams) -> int:
         """Return how many tokens can follow the prompt.

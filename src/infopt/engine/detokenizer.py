@@ -68,17 +68,22 @@ class Detokenizer:
             self.text = self._all
 
     def _cut_at_stop(self, num_new: int) -> bool:
-        """Cut the text at the earliest stop string that ends in the new characters."""
-        longest = max(len(stop) for stop in self._params.stop)
-        window = max(len(self._all) - num_new - longest + 1, 0)
+        """Cut the text at the stop string that is complete first in the new characters.
+
+        Of several that end there the longest counts, so the cut does not depend on how the text is
+        split into tokens. The search never goes back to a stop string that ended before: that one
+        was passed over (``min_tokens``) and may have been shown.
+        """
+        old = len(self._all) - num_new
         found = [
-            (at, stop) for stop in self._params.stop if (at := self._all.find(stop, window)) >= 0
+            (at + len(stop), at, stop)
+            for stop in self._params.stop
+            if (at := self._all.find(stop, max(old - len(stop) + 1, 0))) >= 0
         ]
         if not found:
             return False
-        at, self.stop_string = min(found, key=lambda item: (item[0], -len(item[1])))
-        end = at + len(self.stop_string) if self._params.include_stop_str_in_output else at
-        self.text = self._all[:end]
+        end, start, self.stop_string = min(found)
+        self.text = self._all[: end if self._params.include_stop_str_in_output else start]
         return True
 
     def _num_held_back(self) -> int:

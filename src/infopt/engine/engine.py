@@ -21,6 +21,7 @@ from infopt.cache.manager import CacheManager
 from infopt.config import EngineConfig
 from infopt.engine.admission import RequestChecker
 from infopt.engine.clock import Clock
+from infopt.engine.constraint import ConstraintFactory
 from infopt.engine.detokenizer import Detokenizer
 from infopt.engine.logprobs import with_text
 from infopt.engine.request import Request
@@ -29,7 +30,7 @@ from infopt.engine.sampler import SamplingRow, derive_seed, position_logprobs, s
 from infopt.engine.scheduler import ScheduledSequence, Scheduler, StepPlan
 from infopt.engine.sequence import Sequence
 from infopt.engine.stats import EngineStats, StepStats, StepTimer, count_step
-from infopt.errors import CapacityError, PromptError, QueueFullError
+from infopt.errors import CapacityError, PromptError, QueueFullError, SamplingParamsError
 from infopt.models.tokenizer import Tokenizer
 from infopt.outputs import FinishReason, PositionLogprobs, RequestMetrics, RequestOutput
 from infopt.sampling_params import SamplingParams
@@ -91,6 +92,7 @@ class Engine:
         params: SamplingParams,
         *,
         arrival_s: float | None = None,
+        constraint: ConstraintFactory | None = None,
     ) -> None:
         """Queue a request.
 
@@ -99,6 +101,7 @@ class Engine:
             prompt: Text, or token ids that are used as they are.
             params: How to sample and when to stop.
             arrival_s: When it was due, on the engine's clock (default: now).
+            constraint: Makes what limits the tokens of each completion.
 
         Raises:
             PromptError: Empty prompt, bad ids, or an id that is in use.
@@ -107,6 +110,13 @@ class Engine:
             SamplingParamsError: A token id outside the vocabulary in ``logit_bias`` or stops.
             QueueFullError: ``max_num_waiting`` requests are waiting.
         """
+        if not isinstance(params, SamplingParams):
+            raise SamplingParamsError(
+                f"sampling_params must be a SamplingParams, got {type(params).__name__}.",
+                field="sampling_params",
+                value=params,
+                remedy="SamplingParams.from_dict reads plain data.",
+            )
         if request_id in self._requests:
             raise PromptError(
                 f"request id {request_id!r} is in use.", field="request_id", value=request_id
@@ -123,6 +133,8 @@ class Engine:
         max_tokens = self.checker.check(token_ids, params)
         arrival = self.clock.now() if arrival_s is None else arrival_s
         sequences = self._fork(request_id, token_ids, params, max_tokens, arrival)
+        for sequence in sequences if constraint is not None else ():
+            sequence.constraint = constraint()
         text = prompt if isinstance(prompt, str) else None
         detokenizers = [self._detokenizer(params) for _ in sequences]
         self._requests[request_id] = Request.create(text, sequences, detokenizers)
@@ -175,12 +187,16 @@ class Engine:
         self._ended_early[request_id] = request
         return True
 
+    def discard(self, request_id: str) -> None:
+        """End a request, where it has not ended yet, and report nothing more of it."""
+        self.abort(request_id)
+        self._ended_early.pop(request_id, None)
+        self._requests.pop(request_id, None)
+
     def abort_all(self) -> None:
         """End all requests and report none of them."""
         for request_id in list(self._requests):
-            self.abort(request_id)
-        self._ended_early.clear()
-        self._requests.clear()
+            self.discard(request_id)
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes (needed after weights change, and between measurements)."""
@@ -245,7 +261,7 @@ class Engine:
                 value=params.stop,
                 remedy="Use stop_token_ids.",
             )
-        return list(prompt)
+        return prompt
 
     def _fork(
         self,
@@ -374,7 +390,10 @@ class Engine:
         if sequence.metrics.first_token_s is None:
             sequence.metrics.first_token_s = now
         self.stats.num_generated_tokens += 1
-        if self._stops(sequence, token_id):
+        constraint = sequence.constraint
+        if constraint is not None and not constraint.accept(token_id):
+            self._finish(sequence, "error")
+        elif self._stops(sequence, token_id) or (constraint and constraint.is_terminated):
             self._finish(sequence, "stop")
         elif sequence.num_remaining_tokens <= 0:
             self._finish(sequence, "length")

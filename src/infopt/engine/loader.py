@@ -74,9 +74,7 @@ def build_engine(
         identity = checkpoint.identity
     layout = plan_layout(model.config, config.block_size, dtype.itemsize, max_model_len)
     num_pages = _num_pages(config, layout, max_model_len)
-    num_swap = 0
-    if config.preemption == "swap":
-        num_swap = int(config.swap_memory_gib * 2**30) // layout.page_bytes
+    num_swap = _num_swap_pages(config, layout, num_pages, max_model_len)
     store = PageStore(layout, num_pages, num_swap, dtype, device)
     pool_tokens = _pool_tokens(layout, num_pages, max_model_len, config.max_num_batched_tokens)
     if pool_tokens < max_model_len:
@@ -94,7 +92,12 @@ def build_engine(
     parts = EngineParts(
         runner=ModelRunner(model, store, layout),
         cache=cache,
-        checker=RequestChecker(model.config.num_real_tokens, max_model_len, pool_tokens),
+        checker=RequestChecker(
+            num_token_ids=model.config.num_real_tokens,
+            max_model_len=max_model_len,
+            pool_tokens=pool_tokens,
+            eos_token_ids=model.config.eos_token_ids,
+        ),
         num_swap_pages=num_swap,
         tokenizer=tokenizer,
         description=_describe(model, layout, store, max_model_len, pool_tokens)
@@ -154,6 +157,20 @@ def _num_pages(config: EngineConfig, layout: KVLayout, max_model_len: int) -> in
             remedy="Raise kv_cache_memory_gib or num_kv_pages.",
         )
     return num_pages
+
+
+def _num_swap_pages(
+    config: EngineConfig, layout: KVLayout, num_pages: int, max_model_len: int
+) -> int:
+    """Return the host pages for swapping.
+
+    Nobody new is admitted while someone is swapped out, so at most ``max_num_seqs`` sequences are.
+    """
+    if config.preemption != "swap":
+        return 0
+    fits = int(config.swap_memory_gib * 2**30) // layout.page_bytes
+    longest = layout.max_pages(max_model_len, config.max_num_batched_tokens)
+    return min(fits, config.max_num_seqs * min(longest, num_pages))
 
 
 def _pool_tokens(layout: KVLayout, num_pages: int, max_model_len: int, max_chunk: int) -> int:

@@ -1,10 +1,10 @@
 """Chooses tokens from logits.
 
 Greedy rows take the most likely token, the lowest id of equals. Other rows follow a written order:
-logit_bias, penalties, min_tokens mask, temperature, min_p, top_k, top_p, then one uniform number
-per output position picks from the cumulative distribution in id order. The number is a hash of the
-row's seed and position, so a sample depends on nothing that shares the batch, and a request that
-was preempted goes on as if nothing had happened.
+logit_bias, penalties, constraint, min_tokens mask, temperature, min_p, top_k, top_p, then one
+uniform number per output position picks from the cumulative distribution in id order. The number is
+a hash of the row's seed and position, so a sample depends on nothing that shares the batch, and a
+request that was preempted goes on as if nothing had happened.
 
 Every operation here works along a row, so the bits of a row do not depend on its neighbours.
 """
@@ -37,6 +37,7 @@ class SamplingRow:
         prompt_token_ids: For the repetition penalty.
         output_counts: Occurrences of each output token.
         stop_ids: Tokens masked before ``min_tokens``.
+        allowed: Tokens that a constraint allows, bool ``(num_tokens,)``; None allows all.
     """
 
     params: SamplingParams
@@ -45,6 +46,7 @@ class SamplingRow:
     prompt_token_ids: list[int]
     output_counts: dict[int, int]
     stop_ids: tuple[int, ...]
+    allowed: torch.Tensor | None = None
 
     @classmethod
     def of(cls, sequence: Sequence, eos_token_ids: tuple[int, ...]) -> SamplingRow:
@@ -59,6 +61,7 @@ class SamplingRow:
             prompt_token_ids=prompt,
             output_counts=sequence.output_counts,
             stop_ids=(*eos_token_ids, *params.stop_token_ids),
+            allowed=None if sequence.constraint is None else sequence.constraint.allowed(),
         )
 
 
@@ -117,8 +120,10 @@ def probabilities(logits: torch.Tensor, rows: list[SamplingRow]) -> torch.Tensor
     """
     temperature = torch.tensor(
         [row.params.temperature for row in rows], dtype=torch.float32, device=logits.device
-    )
-    probs = torch.softmax(logits / temperature.unsqueeze(1), dim=-1).double()
+    ).clamp_min(torch.finfo(torch.float32).tiny)
+    # Distances to the best are never positive: however small the temperature, the best is exp(0).
+    distances = logits - logits.amax(dim=-1, keepdim=True)
+    probs = torch.softmax(distances / temperature.unsqueeze(1), dim=-1).double()
     for i, row in enumerate(rows):
         _filter_row(probs[i], row.params)
     return probs
@@ -138,7 +143,8 @@ def _changes_logits(row: SamplingRow) -> bool:
     penalised = p.repetition_penalty != 1.0 or (
         bool(row.output_counts) and (p.presence_penalty != 0.0 or p.frequency_penalty != 0.0)
     )
-    return bool(p.logit_bias) or penalised or row.num_output_tokens < p.min_tokens
+    masked = row.allowed is not None or row.num_output_tokens < p.min_tokens
+    return bool(p.logit_bias) or penalised or masked
 
 
 def _process_row(logits: torch.Tensor, row: SamplingRow) -> None:
@@ -156,8 +162,21 @@ def _process_row(logits: torch.Tensor, row: SamplingRow) -> None:
     if row.output_counts and (p.presence_penalty or p.frequency_penalty):
         ids, counts = _tensors(row.output_counts.items(), logits)
         logits[ids] -= p.presence_penalty + p.frequency_penalty * counts
+    if row.allowed is not None:
+        _keep_allowed(logits, row.allowed)
     if row.num_output_tokens < p.min_tokens and row.stop_ids:
-        logits[list(row.stop_ids)] = float("-inf")
+        ids = list(row.stop_ids)
+        held = logits[ids]
+        logits[ids] = float("-inf")
+        if row.allowed is not None and bool((logits == float("-inf")).all()):
+            logits[ids] = held  # the constraint allows nothing but an end: it wins
+
+
+def _keep_allowed(logits: torch.Tensor, allowed: torch.Tensor) -> None:
+    """Mask one row ``(vocab_size,)`` by a constraint, which may know fewer ids than it has."""
+    num_known = min(allowed.shape[0], logits.shape[0])
+    logits[:num_known].masked_fill_(~allowed[:num_known].to(logits.device), float("-inf"))
+    logits[num_known:] = float("-inf")
 
 
 def _tensors(
@@ -192,13 +211,11 @@ def _keep_best(probs: torch.Tensor, count: int) -> None:
 
 def _keep_mass(probs: torch.Tensor, share: float) -> None:
     """Keep the smallest set of most likely tokens that reaches ``share`` of the mass left."""
-    total = probs.sum()
-    values = probs.topk(min(_CANDIDATES, probs.shape[0])).values
-    if values.sum() < share * total:
-        values = probs.sort(descending=True).values
-    reached = values.cumsum(0) >= share * total
-    count = int(reached.int().argmax()) + 1 if bool(reached.any()) else probs.shape[0]
-    _keep_best(probs, count)
+    target, size = share * probs.sum(), probs.shape[0]
+    mass = probs.topk(min(_CANDIDATES, size)).values.cumsum(0)
+    if mass[-1] < target:
+        mass = probs.sort(descending=True).values.cumsum(0)
+    _keep_best(probs, min(int((mass < target).sum()) + 1, size))
 
 
 def position_logprobs(

@@ -140,8 +140,9 @@ class Scheduler:
         assert all(s.status is SequenceStatus.WAITING for s in self.waiting)
         assert all(s.cache.num_pages == 0 for s in self.waiting)
         assert all(s.host_pages is not None or not s.cache.num_tokens for s in self.waiting)
-        hosts = [*self._free_host_pages, *(h for s in self.waiting for h in _host_pages(s))]
-        assert sorted(hosts) == list(range(self._num_host_pages)), "a host page is lost or shared"
+        hosts = [host for s in self.waiting for host in _host_pages(s)]
+        assert len(set(hosts)) == len(hosts), "a host page is shared"
+        assert len(self._free_host_pages) + len(hosts) == self._num_host_pages, "one is lost"
         if not self.has_unfinished:
             assert self.cache.pool.num_used == 0, "pages are referenced but nothing is running"
 

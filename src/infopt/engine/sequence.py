@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from infopt.cache.manager import SequenceCache
+from infopt.engine.constraint import TokenConstraint
 from infopt.outputs import FinishReason, PositionLogprobs, RequestMetrics
 from infopt.sampling_params import SamplingParams
 
@@ -39,6 +40,7 @@ class Sequence:
         output_counts: Occurrences of each output token, for the penalties.
         logprobs: One entry per output token, if asked for.
         prompt_logprobs: One entry per prompt token, if asked for.
+        constraint: Decides which tokens may come next (a grammar, say).
     """
 
     seq_id: int
@@ -60,6 +62,7 @@ class Sequence:
     output_counts: dict[int, int] = field(default_factory=dict)
     logprobs: list[PositionLogprobs] | None = None
     prompt_logprobs: list[PositionLogprobs | None] | None = None
+    constraint: TokenConstraint | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 

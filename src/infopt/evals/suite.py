@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
@@ -30,12 +30,14 @@ class Tier:
         tokens_per_kind: Tokens scored of docs, and as many of code.
         tasks: Number of items by task name.
         passkey_lengths: Prompt lengths in tokens; those above the model's limit are left out.
+        code_choices: Choices per item of the code task.
     """
 
     context: int
     tokens_per_kind: int
     tasks: Mapping[str, int]
     passkey_lengths: tuple[int, ...]
+    code_choices: int
 
 
 TIERS: Mapping[str, Tier] = MappingProxyType(
@@ -45,6 +47,7 @@ TIERS: Mapping[str, Tier] = MappingProxyType(
             tokens_per_kind=2048,
             tasks={"code": 40, "passkey": 4},
             passkey_lengths=(256, 1024),
+            code_choices=2,
         ),
         "full": Tier(
             context=512,
@@ -57,6 +60,7 @@ TIERS: Mapping[str, Tier] = MappingProxyType(
                 "passkey": 15,
             },
             passkey_lengths=(512, 1536, 3600),
+            code_choices=4,
         ),
     }
 )
@@ -209,8 +213,10 @@ def _tasks(llm: EvalModel, tier: TierName) -> dict[str, Task]:
     return {name: TASKS.get(name)(**_task_options(llm, tier, name)) for name in TIERS[tier].tasks}
 
 
-def _task_options(llm: EvalModel, tier: TierName, name: str) -> dict[str, Sequence[int]]:
-    return {"lengths": _passkey_lengths(llm, tier)} if name == "passkey" else {}
+def _task_options(llm: EvalModel, tier: TierName, name: str) -> dict[str, Any]:
+    if name == "passkey":
+        return {"lengths": _passkey_lengths(llm, tier)}
+    return {"num_choices": TIERS[tier].code_choices} if name == "code" else {}
 
 
 def _passkey_lengths(llm: EvalModel, tier: TierName) -> tuple[int, ...]:

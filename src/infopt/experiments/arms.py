@@ -53,7 +53,8 @@ class Arm:
         slo: SLO,
     ) -> None:
         """Load the model and make the requests."""
-        self.slug, self.load, self.slo = slug, load, slo
+        self.slug, self.slo = slug, slo
+        self.load: Load = load
         self.llm = LLM(config=config)
         self.requests = [make_requests(self.llm, workload, seed) for seed in seeds]
         self.results: list[LoadResult] = []

@@ -28,7 +28,13 @@ Part = Literal["measure", "select", "present"]
 
 _PACKAGE = Path(infopt.__file__).parent
 _SELECT = ("select", "experiments/tables.py", "experiments/choose.py", "experiments/recommend.py")
-_PRESENT = ("plotting", "plotting.py", "notebooks.py", "experiments/notebook_data.py")
+_PRESENT = (
+    "plotting",
+    "notebooks.py",
+    "experiments/findings",
+    "experiments/figures.py",
+    "experiments/summary.py",
+)
 _UNRELATED = ("cli", "doctor", "doctor.py", "errors.py", "experiments/config.py", "results/html.py")
 """Code that changes no number; configuration acts through the values it gives to a job."""
 

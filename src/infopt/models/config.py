@@ -36,7 +36,7 @@ class ModelConfig:
     """Architecture of a decoder-only transformer.
 
     Attributes:
-        family: Name as in Hugging Face's ``model_type`` (llama, mistral, qwen2, qwen3, gemma3_text).
+        family: Hugging Face's ``model_type``: llama, mistral, qwen2, qwen3, gemma3_text.
         vocab_size: Rows of the embedding (may be padded above the tokenizer's entries).
         num_real_tokens: Ids at or above this are padding: they are never sampled.
         layer_kinds: ``full`` or ``window`` per layer.

@@ -123,7 +123,9 @@ def reference_line(
 
 def legend_beside(ax: Axes, title: str | None = None) -> None:
     """Put the legend to the right of the axes, where it can hide nothing."""
-    if len(ax.get_legend_handles_labels()[0]) > 0:
+    num_entries = len(ax.get_legend_handles_labels()[0])
+    if num_entries > 0:
+        _make_room(ax, num_entries + (title is not None))
         ax.legend(
             loc="upper left",
             bbox_to_anchor=(1.01, 1),
@@ -131,3 +133,10 @@ def legend_beside(ax: Axes, title: str | None = None) -> None:
             title=title,
             alignment="left",
         )
+
+
+def _make_room(ax: Axes, num_lines: int) -> None:
+    """Make a figure of our own high enough for its legend: layout would squeeze the axes else."""
+    figure = ax.get_figure(root=True)
+    if isinstance(ax, PlotAxes) and isinstance(figure, Figure):
+        figure.set_figheight(max(figure.get_figheight(), 1.4 + 0.22 * num_lines))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.patheffects import withStroke
 
 from infopt.plotting.axes import label_axis, new_axes, reference_line, set_title
 from infopt.plotting.data import (
@@ -78,7 +79,7 @@ def row_size(num_rows: int) -> tuple[float, float]:
 
 def name_rows(ax: Axes, labels: list[str]) -> None:
     """Name the rows from top to bottom; names that are too long are cut in the middle."""
-    ax.set_yticks(np.arange(len(labels)), [_cut(name) for name in labels])
+    ax.set_yticks(np.arange(len(labels)), [cut_name(name) for name in labels])
     ax.set_ylim(len(labels) - 0.4, -0.6)
     ax.grid(visible=False, axis="y")
 
@@ -101,10 +102,12 @@ def _write_values(ax: Axes, values: Values) -> None:
             textcoords="offset points",
             va="center",
             fontsize=9,
+            path_effects=[withStroke(linewidth=2.5, foreground="white")],
         )
 
 
-def _cut(name: str) -> str:
+def cut_name(name: str) -> str:
+    """Return a name short enough for axes and legends, cut in the middle."""
     if len(name) <= _MAX_NAME:
         return name
     half = _MAX_NAME // 2 - 1

@@ -109,20 +109,11 @@ def ecdf(
     numbers = floats(samples, value) * metric.display_scale
     ax = new_axes(ax)
     order = list(dict.fromkeys(groups))
-    colors, findings = colors_for(order), []
+    by_group = {name: numbers[np.array([g == name for g in groups])] for name in order}
+    colors = colors_for(order)
+    for name, own in by_group.items():
+        _draw_steps(ax, own, colors[name], name)
     scaled = None if limit is None else limit * metric.display_scale
-    for name in order:
-        own = numbers[np.array([g == name for g in groups])]
-        present = np.sort(own[np.isfinite(own)])
-        share = np.arange(1, len(present) + 1) / len(own) * 100
-        ax.step(
-            np.concatenate([[0], present]),
-            np.concatenate([[0], share]),
-            where="post",
-            color=colors[name],
-            label=_count_label(name, own),
-        )
-        findings.append((name, own))
     for percent in (50, 90, 99):
         ax.axhline(percent, color=LIGHT_GREY, linewidth=1, linestyle=":", zorder=1)
     if scaled is not None:
@@ -133,14 +124,23 @@ def ecdf(
     label_axis(ax, "x", metric)
     ax.set_ylabel("Share of requests at or below (%)")
     legend_beside(ax)
-    set_title(ax, title or _shares(findings, latency, scaled))
+    set_title(ax, title or _shares(by_group, latency, scaled))
     return ax
 
 
-def _count_label(name: str, samples: np.ndarray) -> str:
-    num_missing = int((~np.isfinite(samples)).sum())
+def _draw_steps(ax: Axes, samples: np.ndarray, color: str, name: str) -> None:
+    """Draw one curve; missing samples count in the total, so that it ends below 100 %."""
+    present = np.sort(samples[np.isfinite(samples)])
+    share = np.arange(1, len(present) + 1) / len(samples) * 100
+    num_missing = len(samples) - len(present)
     missing = f", {num_missing} without a value" if num_missing else ""
-    return f"{name} (n={len(samples)}{missing})"
+    ax.step(
+        np.concatenate([[0], present]),
+        np.concatenate([[0], share]),
+        where="post",
+        color=color,
+        label=f"{name} (n={len(samples)}{missing})",
+    )
 
 
 def _draw_marks(
@@ -170,11 +170,13 @@ def _lowest(values: dict[str, np.ndarray], labels: list[str], latency: str) -> s
     return text + shown(float(values[key][best]), metric)
 
 
-def _shares(findings: list[tuple[str, np.ndarray]], latency: str, limit: float | None) -> str:
+def _shares(by_group: dict[str, np.ndarray], latency: str, limit: float | None) -> str:
     metric = metric_of(latency)
     if limit is None:
-        medians = [f"{name} {shown(float(np.median(np.nan_to_num(v, nan=np.inf))), metric)}"
-                   for name, v in findings]  # fmt: skip
-        return f"Median {metric.label}: {', '.join(medians)}"
-    shares = [f"{name} {np.mean(v <= limit) * 100:.0f} %" for name, v in findings]
+        medians = {n: float(np.median(np.nan_to_num(v, nan=np.inf))) for n, v in by_group.items()}
+        parts = [
+            f"{n} {shown(m, metric) if np.isfinite(m) else 'none'}" for n, m in medians.items()
+        ]
+        return f"Median {metric.label}: {', '.join(parts)}"
+    shares = [f"{name} {np.mean(v <= limit) * 100:.0f} %" for name, v in by_group.items()]
     return f"Within {shown(limit, metric)}: {', '.join(shares)}"

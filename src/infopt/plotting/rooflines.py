@@ -8,6 +8,7 @@ import numpy as np
 
 from infopt.errors import ResultError
 from infopt.plotting.axes import legend_beside, new_axes, set_title
+from infopt.plotting.bars import cut_name
 from infopt.plotting.data import floats, names, usable_rows
 from infopt.plotting.style import BLACK, GREY, colors_for, markers_for, styled
 
@@ -50,7 +51,7 @@ def roofline(
     moved, work, time_s = (floats(table, column) for column in _COLUMNS)
     intensity, achieved = work / moved, work / time_s
     labels = names(table, label)
-    ax = new_axes(ax)
+    ax = new_axes(ax, (8.4, 4.4))
     _draw_roof(ax, intensity, bandwidth, flops)
     colors, markers = colors_for(labels), markers_for(labels)
     share = achieved / np.minimum(flops, bandwidth * intensity)
@@ -61,7 +62,7 @@ def roofline(
             linestyle="none",
             marker=markers[name],
             color=colors[name],
-            label=f"{name} ({share[i]:.0%})",
+            label=f"{cut_name(name)} ({share[i]:.0%})",
             zorder=3,
         )
     ax.set_xscale("log")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 FORMATS = ("png", "svg")
+_NUM_LAYOUT_PASSES = 4
 
 # Dates and version strings would make every file new, and with it everything that depends on it.
 _METADATA: dict[str, dict[str, Any]] = {
@@ -58,7 +60,31 @@ def save(
         )
     figure = plot.get_figure(root=True) if isinstance(plot, Axes) else plot
     assert figure is not None
-    return [_write(figure, Path(f"{stem}.{name}"), name, dpi) for name in formats]
+    with _settled_layout(figure):
+        return [_write(figure, Path(f"{stem}.{name}"), name, dpi) for name in formats]
+
+
+@contextmanager
+def _settled_layout(figure: Any) -> Iterator[None]:
+    """Fix the places of all axes while a figure is written.
+
+    Constrained layout moves axes by less and less with each drawing. Without this the bytes would
+    depend on how often a figure had been drawn before, and with which resolution.
+    """
+    for _ in range(_NUM_LAYOUT_PASSES):
+        figure.draw_without_rendering()
+    places = [(ax, ax.get_position(original=True)) for ax in figure.axes]
+    engine = figure.get_layout_engine()
+    figure.set_layout_engine("none")
+    for ax, place in places:
+        ax.set_position([round(value, 4) for value in place.bounds])
+    try:
+        yield
+    finally:
+        for ax, place in places:
+            ax.set_position(place)
+            ax.set_in_layout(True)
+        figure.set_layout_engine(engine)
 
 
 def _write(figure: Any, path: Path, name: str, dpi: int) -> Path:

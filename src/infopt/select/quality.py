@@ -128,7 +128,11 @@ def inherit_quality(table: pd.DataFrame, *, require_batch_invariance: bool = Tru
     """
     table = table.copy()
     columns = [c for c in table.columns if c.startswith("quality.")]
-    rows = [row | {"quality.inherited_from": None} for row in rows_of(table)]
+    if columns and "quality.kl_mean" not in columns:
+        columns.append("quality.kl_mean")
+    rows = [
+        dict.fromkeys(columns) | row | {"quality.inherited_from": None} for row in rows_of(table)
+    ]
     sources: dict[str, Row] = {}
     for row in rows:
         key = _numerics(row, require_batch_invariance)
@@ -139,6 +143,9 @@ def inherit_quality(table: pd.DataFrame, *, require_batch_invariance: bool = Tru
         if source is not None and text(row, _TIER) is None:
             row.update({column: source[column] for column in columns})
             row["quality.inherited_from"] = source["run"]
+            if number(source, "quality.kl_mean") is None:
+                # The source is the reference of its KL: what computes the same has no distance.
+                row["quality.kl_mean"] = 0.0
     for column in [*columns, "quality.inherited_from"]:
         table[column] = [row[column] for row in rows]
     return table

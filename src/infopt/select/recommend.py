@@ -202,7 +202,7 @@ def _notes(chosen: Row, again: Sequence[Row], unproven: Sequence[Row]) -> tuple[
     notes = []
     source = text(chosen, "quality.inherited_from")
     if source:
-        notes.append(f"Quality was measured on {source}, which computes the same tokens.")
+        notes.append(f"Quality was measured on {source}, which differs in scheduling alone.")
     if again:
         notes.append(f"The same configuration ran again as {_names(again)}.")
     if unproven:

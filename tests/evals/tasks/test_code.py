@@ -49,6 +49,19 @@ def test_more_than_there_are(uniform_llm):
         CodeTask().items(165, 0)
 
 
+@pytest.mark.parametrize("num_choices", [2, 8])
+def test_the_number_of_choices_is_kept(num_choices):
+    items = CodeTask(num_choices).items(164, 0)
+    assert {len(item.choices) for item in items} == {num_choices}
+    assert CodeTask(num_choices).protocol(1, 0) != CodeTask().protocol(1, 0)
+
+
+@pytest.mark.parametrize("num_choices", [1, 9])
+def test_impossible_numbers_of_choices(num_choices):
+    with pytest.raises(ConfigError, match="num_choices"):
+        CodeTask(num_choices)
+
+
 def test_a_missing_package_is_named(monkeypatch):
     def absent(name):
         raise ModuleNotFoundError(name)

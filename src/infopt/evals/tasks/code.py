@@ -11,25 +11,44 @@ from infopt.evals.tasks.human_eval import Problem, problems
 from infopt.evals.tasks.mutate import mutants
 from infopt.evals.tasks.sandbox import run_program
 
-_NUM_CHOICES = 4
+MAX_CHOICES = 8
+"""Most choices per problem."""
+
 _NUM_SIMILAR = 8
 _STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint", "\nassert", "\n@", "\nimport", "\nfrom")
 
 
 @TASKS.register("code")
 class CodeTask(ChoiceTask):
-    """Tells the authors' solution from three changed ones; takes the shortest problems first.
+    """Tells the authors' solution from changed ones; takes the shortest problems first.
 
     Nothing is executed. Distractors differ from the solution in one token; where a body has too
     few tokens to change, bodies of other problems fill up. A change may happen to be harmless:
     of the 240 distractors of the 80 shortest problems (seed 0), 11 pass the problem's tests too.
+
+    Args:
+        num_choices: Solution and distractors per problem; each costs a pass over prompt and body.
     """
 
     name = "code"
 
+    def __init__(self, num_choices: int = 4) -> None:
+        """Keep the number of choices."""
+        if not 2 <= num_choices <= MAX_CHOICES:
+            raise ConfigError(
+                f"num_choices must be from 2 to {MAX_CHOICES}, got {num_choices}.",
+                field="num_choices",
+                value=num_choices,
+            )
+        self.num_choices = num_choices
+
+    def protocol(self, num_items: int, seed: int) -> str:
+        """Return the sentence that reproduces a run."""
+        return f"{super().protocol(num_items, seed)}/choices={self.num_choices}"
+
     def items(self, num_items: int, seed: int) -> list[ChoiceItem]:
         """Return the ``num_items`` shortest problems; the seed chooses the distractors."""
-        return [_choice_item(problem, seed) for problem in _shortest(num_items)]
+        return [_choice_item(problem, seed, self.num_choices) for problem in _shortest(num_items)]
 
 
 @TASKS.register("code_pass_at_1")
@@ -72,10 +91,10 @@ def test_program(problem: Problem, completion: str) -> str:
     return f"{problem.prompt}{completion}\n{problem.test}\ncheck({problem.entry_point})\n"
 
 
-def _choice_item(problem: Problem, seed: int) -> ChoiceItem:
+def _choice_item(problem: Problem, seed: int, num_choices: int) -> ChoiceItem:
     rng = random.Random(f"code-{seed}-{problem.problem_id}")
-    wrong = mutants(problem.solution, rng)[: _NUM_CHOICES - 1]
-    wrong += rng.sample(_similar_solutions(problem), _NUM_CHOICES - 1 - len(wrong))
+    wrong = mutants(problem.solution, rng)[: num_choices - 1]
+    wrong += rng.sample(_similar_solutions(problem), num_choices - 1 - len(wrong))
     return ChoiceItem(problem.problem_id, problem.prompt, (problem.solution, *wrong))
 
 

@@ -155,6 +155,8 @@ def _compile(name: str, isa: InstructionSet, folder: Path, library: Path) -> Non
     from torch.utils import cpp_extension
 
     (folder / "lock").unlink(missing_ok=True)  # torch's own lock outlives a killed process
+    # It would call a second build in one process, say after a source changed, by another name.
+    cpp_extension.JIT_EXTENSION_VERSIONER.entries.pop(name, None)
     print(
         f"infopt: compiling the CPU kernels for {isa.name} (once, about half a minute) ...",
         file=sys.stderr,

@@ -30,7 +30,7 @@ class PackedLinear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return ``x W^T + b`` for ``x`` of shape ``(num_rows, in_features)``."""
-        return self._multiply(x, self._packed, self._bias, self.out_features)
+        return self._multiply(x, self._packed, self._bias, self.out_features, self.in_features)
 
 
 def why_not_faster(dtype: torch.dtype) -> str | None:

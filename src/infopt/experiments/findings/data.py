@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from infopt.errors import ResultError
 from infopt.experiments.choose import choose_stage
 from infopt.experiments.figures import slice_rows
-from infopt.experiments.miniature import miniature_specs
+from infopt.experiments.findings.miniature import miniature_specs
 from infopt.experiments.stages import read_yaml, run_stage
 from infopt.experiments.tables import collect
 from infopt.models.fetch import cache_dir

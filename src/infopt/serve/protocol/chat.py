@@ -1,0 +1,122 @@
+"""Body of ``/v1/chat/completions``."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from infopt.errors import PromptError, SamplingParamsError
+from infopt.sampling_params import SamplingParams
+from infopt.serve.protocol.base import SamplingFields
+from infopt.serve.protocol.strict import StrictModel
+
+MAX_TOP_LOGPROBS = 20
+
+
+class TextPart(StrictModel):
+    """A piece of a message."""
+
+    type: Literal["text"] = Field(description="Other kinds (images, audio) are not supported.")
+    text: str
+
+
+class ChatMessage(StrictModel):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = Field(
+        None, description="Text parts are joined by newlines."
+    )
+    name: str | None = None
+    refusal: str | None = Field(None, description="Accepted, without effect.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_other_parts(cls, data: Any) -> Any:
+        content = data.get("content") if isinstance(data, dict) else None
+        for part in content if isinstance(content, list) else ():
+            kind = part.get("type") if isinstance(part, dict) else None
+            if isinstance(kind, str) and kind != "text":
+                text = f"parts of type {kind!r} are not supported, only text."
+                raise PydanticCustomError(
+                    "unsupported_part", "{text}", {"text": text, "field": "content"}
+                )
+        return data
+
+    def text(self) -> str:
+        """Return the content as one text."""
+        if isinstance(self.content, list):
+            return "\n".join(part.text for part in self.content)
+        return self.content or ""
+
+    def for_template(self) -> dict[str, Any]:
+        """Return what the chat template sees."""
+        # Templates know "system"; "developer" is a later name for the same thing.
+        role = "system" if self.role == "developer" else self.role
+        message: dict[str, Any] = {"role": role, "content": self.text()}
+        return message | ({"name": self.name} if self.name is not None else {})
+
+
+class ChatRequest(SamplingFields):
+    """A conversation to be answered."""
+
+    messages: list[ChatMessage]
+    max_tokens: int | None = Field(None, description="Default: as many as fit.")
+    max_completion_tokens: int | None = Field(None, description="The same as max_tokens.")
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, description=f"0 to {MAX_TOP_LOGPROBS}.")
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="Further variables for the chat template."
+    )
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        """Return the conversation as the chat template sees it.
+
+        Raises:
+            PromptError: If there is none, or a message that must have a content has none.
+        """
+        if not self.messages:
+            raise PromptError("messages is an empty list.", field="messages", value=[])
+        for index, message in enumerate(self.messages):
+            if message.content is None and message.role != "assistant":
+                raise PromptError(
+                    f"messages[{index}].content is null, which only an assistant's may be.",
+                    field=f"messages[{index}].content",
+                )
+        return [message.for_template() for message in self.messages]
+
+    def params(self) -> SamplingParams:
+        """Return the sampling parameters.
+
+        Raises:
+            SamplingParamsError: Names the field at fault.
+        """
+        return self.sampling(max_tokens=self._max_tokens(), logprobs=self._num_logprobs())
+
+    def _max_tokens(self) -> int | None:
+        given = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(given) > 1:
+            raise SamplingParamsError(
+                f"max_tokens={self.max_tokens} and max_completion_tokens="
+                f"{self.max_completion_tokens} contradict each other.",
+                field="max_completion_tokens",
+                value=self.max_completion_tokens,
+                remedy="They mean the same: give one.",
+            )
+        return given.pop() if given else None
+
+    def _num_logprobs(self) -> int | None:
+        top = self.top_logprobs
+        if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
+            raise SamplingParamsError(
+                f"top_logprobs must be from 0 to {MAX_TOP_LOGPROBS}, got {top}.",
+                field="top_logprobs",
+                value=top,
+            )
+        if top and not self.logprobs:
+            raise SamplingParamsError(
+                f"top_logprobs={top} needs logprobs=true.", field="top_logprobs", value=top
+            )
+        return (top or 0) if self.logprobs else None

@@ -1,0 +1,110 @@
+"""The routes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
+
+from infopt.serve.chat import ChatCompletion
+from infopt.serve.completions import Completion
+from infopt.serve.json_body import StrictRoute
+from infopt.serve.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from infopt.serve.responses import json_response
+from infopt.serve.service import ServedModel, Service
+from infopt.serve.tokenize import detokenize, tokenize
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """The body of every error."""
+
+    error: ErrorDetail
+
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody} for status in (400, 401, 404, 413, 415, 429, 500, 503, 504)
+}
+
+router = APIRouter(route_class=StrictRoute, responses=_ERRORS)
+
+
+def _service(request: Request) -> Service:
+    return request.app.state.service
+
+
+@router.post("/v1/chat/completions", tags=["generate"])
+async def chat_completions(body: ChatRequest, request: Request) -> Response:
+    """Answer a conversation."""
+    return await ChatCompletion(_service(request), body).respond(request)
+
+
+@router.post("/v1/completions", tags=["generate"])
+async def completions(body: CompletionRequest, request: Request) -> Response:
+    """Go on with a text, or score it."""
+    return await Completion(_service(request), body).respond(request)
+
+
+@router.get("/v1/models", tags=["models"])
+async def models(request: Request) -> Response:
+    """List the models."""
+    data = [_card(model) for model in _service(request).models.values()]
+    return json_response({"object": "list", "data": data})
+
+
+@router.get("/v1/models/{name:path}", tags=["models"])
+async def model(name: str, request: Request) -> Response:
+    """Describe one model."""
+    return json_response(_card(_service(request).model_of(name)))
+
+
+@router.post("/tokenize", tags=["tokens"])
+async def tokenize_text(body: TokenizeRequest, request: Request) -> Response:
+    """Return the ids of a text or a conversation."""
+    return json_response(await tokenize(_service(request), body))
+
+
+@router.post("/detokenize", tags=["tokens"])
+async def detokenize_ids(body: DetokenizeRequest, request: Request) -> Response:
+    """Return the text of ids."""
+    return json_response(await detokenize(_service(request), body))
+
+
+@router.get("/health", tags=["server"])
+async def health(request: Request) -> Response:
+    """Say whether requests are answered: 200 when ready, else 503."""
+    service = _service(request)
+    status = 200 if service.state == "ready" else 503
+    return json_response({"status": service.state, "models": list(service.models)}, status)
+
+
+@router.get("/metrics", tags=["server"])
+async def metrics(request: Request) -> Response:
+    """Return all metrics in Prometheus' text format."""
+    registry = _service(request).metrics.registry
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _card(model: ServedModel) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "infopt",
+        "max_model_len": model.max_model_len,
+    }

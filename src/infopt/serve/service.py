@@ -1,0 +1,173 @@
+"""`Service`: the models, the loop that runs them, and the state of the server's life."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, TypeVar
+
+from infopt.engine.engine import Engine
+from infopt.errors import nearest
+from infopt.serve.config import ServeConfig
+from infopt.serve.errors import ApiError, draining, timed_out
+from infopt.serve.loop import ModelLoop, Submission
+from infopt.serve.metrics import Metrics
+from infopt.serve.stream import OutputStream
+from infopt.structured import GrammarCompiler
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+State = Literal["starting", "ready", "draining", "failed"]
+
+_WARMUP_TOKENS = 16
+
+
+class ServedModel:
+    """A model that requests can name.
+
+    Args:
+        name: What requests call it.
+        engine: Runs it; has a tokenizer.
+
+    Attributes:
+        created: Unix time at which it was loaded.
+        compiler: Makes constraints of schemas and grammars.
+    """
+
+    def __init__(self, name: str, engine: Engine) -> None:
+        """Note the time."""
+        assert engine.tokenizer is not None, "checked by load_engines"
+        self.name, self.engine, self.tokenizer = name, engine, engine.tokenizer
+        self.created = int(time.time())
+        eos_token_ids = engine.runner.model.config.eos_token_ids
+        self.compiler = GrammarCompiler(self.tokenizer, eos_token_ids)
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of prompt and output."""
+        return self.engine.checker.max_model_len
+
+
+class Service:
+    """What the routes work with.
+
+    Args:
+        engines: By the name that requests use.
+        config: Limits and times.
+    """
+
+    def __init__(self, engines: Mapping[str, Engine], config: ServeConfig) -> None:
+        """Prepare; `start` starts the loop."""
+        self.config = config
+        self.models = {name: ServedModel(name, engine) for name, engine in engines.items()}
+        self.metrics = Metrics(engines)
+        self.loop = ModelLoop(engines, self.metrics.observe)
+        self.num_in_flight = 0
+        self._state: State = "starting"
+        self._streams: set[OutputStream] = set()
+        # One thread: encoding is short, and more of them would take cores from the model.
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="infopt-tokenizer")
+
+    @property
+    def state(self) -> State:
+        """Where the server is in its life."""
+        if self._state != "starting" and not self.loop.is_alive:
+            return "failed"
+        return self._state
+
+    async def start(self) -> None:
+        """Start the loop and run every model once, so that no request meets a cold start."""
+        self.loop.start(asyncio.get_running_loop())
+        for model in self.models.values():
+            await self.loop.call(lambda engine=model.engine: warm_up(engine))
+        if self._state == "starting":
+            self._state = "ready"
+
+    async def stop(self) -> None:
+        """Stop the loop; open streams end with an error."""
+        self.drop_streams()
+        await asyncio.to_thread(self.loop.stop)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def fail(self) -> None:
+        """Note that the models cannot run."""
+        self._state = "failed"
+
+    def begin_drain(self) -> None:
+        """Take no new requests from now on."""
+        self._state = "draining"
+
+    async def drained(self, grace_s: float) -> bool:
+        """Wait until no request is in flight; False if the time was too short."""
+        deadline = time.monotonic() + grace_s
+        while self.num_in_flight and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        return self.num_in_flight == 0
+
+    def drop_streams(self) -> None:
+        """End every open stream with an error."""
+        for stream in list(self._streams):
+            stream.fail(draining(self.config.retry_after_s))
+
+    def model_of(self, name: str | None) -> ServedModel:
+        """Return the model a request names; with one model the name may be left out.
+
+        Raises:
+            ApiError: 404 that lists the models.
+        """
+        if name is None and len(self.models) == 1:
+            return next(iter(self.models.values()))
+        if name in self.models:
+            return self.models[name]
+        asked = "no model is named" if name is None else f"there is no model {name!r}"
+        raise ApiError(
+            400 if name is None else 404,
+            f"{asked}.{nearest(name or '', self.models)} Models: {', '.join(self.models)}.",
+            param="model",
+            code="model_not_found",
+        )
+
+    async def run_aside(self, function: Callable[[], T]) -> T:
+        """Run something short but blocking (encoding, templates, grammars) off the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+    async def submit(self, submission: Submission) -> OutputStream:
+        """Queue a request and wait until the engine has taken it.
+
+        Raises:
+            Exception: What the engine refused it with.
+        """
+        stream = self.loop.submit(submission)
+        self._streams.add(stream)
+        stream.on_close = lambda: self._streams.discard(stream)
+        timeout_s = self.config.request_timeout_s
+        clock = self.models[submission.model].engine.clock
+        waited_s = clock.now() - submission.arrival_s
+        stream.fail_after(max(timeout_s - waited_s, 0.0), timed_out(timeout_s))
+        try:
+            await stream.accepted()
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+
+def warm_up(engine: Engine) -> None:
+    """Run a few tokens, greedy and drawn, then forget that it happened."""
+    longest = min(engine.checker.max_model_len, engine.checker.pool_tokens)
+    num_output = min(4, longest - 1)
+    prompt = [0] * max(min(_WARMUP_TOKENS, longest - num_output), 1)
+    for index, temperature in enumerate((0.0, 1.0)):
+        params = SamplingParams(
+            max_tokens=num_output, temperature=temperature, ignore_eos=True, seed=0, logprobs=1
+        )
+        engine.add_request(f"warm-up-{index}", prompt, params)
+        engine.step()  # out of the queue, which may be short
+    while engine.has_unfinished:
+        engine.step()
+    engine.reset_prefix_cache()
+    engine.reset_stats()

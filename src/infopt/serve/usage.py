@@ -1,0 +1,35 @@
+"""Counts the tokens of an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infopt.serve.deltas import Delta
+
+
+class UsageCounter:
+    """Adds up deltas: every token once, every prompt once however many answers it has.
+
+    Args:
+        num_prompt_tokens: Of all prompts together.
+    """
+
+    def __init__(self, num_prompt_tokens: int) -> None:
+        """Start at no output."""
+        self._num_prompt_tokens = num_prompt_tokens
+        self._num_completion_tokens = 0
+        self._num_cached: dict[int, int] = {}
+
+    def add(self, delta: Delta) -> None:
+        """Count a delta."""
+        self._num_completion_tokens += len(delta.token_ids)
+        self._num_cached[delta.prompt_index] = delta.num_cached_tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the ``usage`` object."""
+        return {
+            "prompt_tokens": self._num_prompt_tokens,
+            "completion_tokens": self._num_completion_tokens,
+            "total_tokens": self._num_prompt_tokens + self._num_completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(self._num_cached.values())},
+        }

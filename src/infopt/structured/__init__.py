@@ -1,0 +1,6 @@
+"""Structured output: JSON, JSON Schema, regular expressions and grammars, enforced per token."""
+
+from infopt.structured.compiler import GrammarCompiler
+from infopt.structured.spec import StructuredOutputError, StructuredSpec
+
+__all__ = ["GrammarCompiler", "StructuredOutputError", "StructuredSpec"]

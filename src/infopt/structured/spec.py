@@ -1,0 +1,66 @@
+"""`StructuredSpec`: what the output must look like."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from infopt.errors import InfoptError
+
+Kind = Literal["json_schema", "regex", "grammar"]
+
+
+class StructuredOutputError(InfoptError):
+    """A schema, expression or grammar is malformed, impossible to satisfy, or not supported."""
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredSpec:
+    """A description of the output; equal ones share one compiled grammar.
+
+    Attributes:
+        kind: What ``source`` is.
+        source: A JSON Schema as JSON text, a regular expression (of the whole output, in the syntax
+            of Rust's regex crate), or a Lark grammar with the start rule ``start``.
+    """
+
+    kind: Kind
+    source: str
+
+    @classmethod
+    def json_object(cls) -> StructuredSpec:
+        """Any JSON object."""
+        return cls.json_schema({"type": "object"})
+
+    @classmethod
+    def json_schema(cls, schema: Any) -> StructuredSpec:
+        """JSON that a schema describes; properties come in the schema's order."""
+        return cls("json_schema", json.dumps(schema, ensure_ascii=False))
+
+    @classmethod
+    def regex(cls, pattern: str) -> StructuredSpec:
+        """Text that a regular expression matches from beginning to end."""
+        return cls("regex", pattern)
+
+    @classmethod
+    def grammar(cls, lark: str) -> StructuredSpec:
+        """Text that a Lark grammar derives."""
+        return cls("grammar", lark)
+
+    @classmethod
+    def choice(cls, choices: Sequence[str]) -> StructuredSpec:
+        """One of some texts.
+
+        Raises:
+            StructuredOutputError: If there is none.
+        """
+        if not choices:
+            raise StructuredOutputError("choice is empty.", field="choice", value=[])
+        return cls("grammar", "start: " + " | ".join(map(lark_string, choices)))
+
+
+def lark_string(text: str) -> str:
+    """Return a text as a Lark literal (which has JSON's escapes)."""
+    return json.dumps(text, ensure_ascii=False)
