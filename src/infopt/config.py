@@ -11,9 +11,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
-
-from typing_extensions import Literal
+from typing import Any, Literal, get_args
 
 from infopt.errors import ConfigError, check_known_keys, nearest
 

@@ -220,9 +220,7 @@ def _int_in(name: str, value: object, low: int, high: int | None) -> None:
         )
 
 
-def _float_in(
-    name: str, value: object, low: float, high: float, *, open_low: bool = False
-) -> None:
+def _float_in(name: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:
     ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not ok or value > high or value < low or (open_low and value == low):  # type: ignore[operator]
         bracket = "(" if open_low else "["

@@ -65,7 +65,7 @@ class ShadowCache:
         return True
 
     def run(self, tokens: Sequence[int], chunk: int = 1000) -> tuple[SequenceCache, int]:
-        """Store a new sequence in chunks, reusing what is cached; return it and the tokens found."""
+        """Store a new sequence in chunks beside what is cached; return it and the tokens found."""
         cache = self.manager.new_sequence()
         found = self.manager.adopt_prefix(cache, self.manager.match_prefix(tokens))
         self.check_visible(cache, tokens)

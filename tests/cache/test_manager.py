@@ -10,7 +10,7 @@ PAGE = 4
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
-@pytest.mark.parametrize("windows", [(None,), (None, 6), (6,), (None, 4, 9)])
+@pytest.mark.parametrize("windows", [(None,), (None, 6), (6,), (None, 1), (None, 2, 9)])
 def test_a_repeated_prompt_finds_its_full_pages_but_one_token(
     shadow_cache, windows, chunk: int
 ) -> None:

@@ -29,7 +29,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.live: list[tuple[SequenceCache, list[int]]] = []
         self.swapped: list[tuple[SequenceCache, list[int], list[list[int]], dict, int]] = []
 
-    @initialize(windows=st.sampled_from([(None,), (None, 6), (5, 9), (None, 4, 8)]))
+    @initialize(windows=st.sampled_from([(None,), (None, 6), (5, 9), (None, 1, 8)]))
     def start(self, windows: tuple[int | None, ...]) -> None:
         self.shadow = self.shadow_class(*windows, num_pages=24)
         self.manager = self.shadow.manager

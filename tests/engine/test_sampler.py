@@ -1,7 +1,8 @@
-"""Sampling: the written order of the filters, exact kept sets, seeds, penalties, log-probabilities."""
+"""Sampling: order of the filters, exact kept sets, seeds, penalties, log-probabilities."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -242,7 +243,7 @@ def test_positions_of_one_request_are_independent() -> None:
     logits = torch.zeros(1, 4)
     rows = [SamplingRow(SamplingParams(), 5, i, [], {}, ()) for i in range(2000)]
     tokens = sample(logits.expand(2000, -1), rows)
-    pairs = [4 * a + b for a, b in zip(tokens, tokens[1:], strict=False)]
+    pairs = [4 * a + b for a, b in itertools.pairwise(tokens)]
     assert chisquare([pairs.count(i) for i in range(16)]).pvalue > 0.001
 
 

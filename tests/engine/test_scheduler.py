@@ -252,9 +252,7 @@ def test_the_leader_can_be_aborted_before_its_completions_start(simulation) -> N
     sim.check_outputs()
 
 
-@pytest.mark.parametrize(
-    ("windows", "num_pages"), [((None,), 26), ((None, 6), 32), ((6, 9), 22)]
-)
+@pytest.mark.parametrize(("windows", "num_pages"), [((None,), 26), ((None, 6), 32), ((6, 9), 22)])
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
 def test_a_failed_step_ends_its_sequences_and_no_others(
     simulation, windows, num_pages: int, preemption: str

@@ -67,9 +67,7 @@ def test_any_traffic_ends_well(
     num_steps = num_preempted = 0
 
     @QUIET
-    @given(
-        OPTIONS, st.integers(0, 6), st.integers(0, 2**32), st.integers(10, 80)
-    )
+    @given(OPTIONS, st.integers(0, 6), st.integers(0, 2**32), st.integers(10, 80))
     def traffic(options, extra_pages: int, seed: int, num_events: int) -> None:
         nonlocal num_steps, num_preempted
         sim = simulation(

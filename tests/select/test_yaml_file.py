@@ -51,6 +51,7 @@ def test_the_config_section_is_a_whole_engine_config(
     config = EngineConfig.from_dict(section)
     assert config.to_dict() == section
     assert config == recommendation.engine_config()
+    assert "swap_memory_gib: 1.0" in path.read_text()
 
 
 def test_the_file_explains_itself(recommendation: Recommendation, tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """Rule choose_finalist: pick among the finalists, before the choice is validated."""
 
 from infopt.experiments.job_log import job_log
-from infopt.experiments.recommend import choose_finalist
 
 
 def main(snakemake):
     """Write the choice."""
     params = snakemake.params
     with job_log(snakemake.log[0]):
+        from infopt.experiments.recommend import choose_finalist
+
         choose_finalist(
             snakemake.input.manifests,
             results_dir=params.results_dir,

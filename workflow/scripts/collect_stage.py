@@ -1,13 +1,14 @@
 """Rules *_table: collect the records of a stage into a table and choose what it hands on."""
 
 from infopt.experiments.job_log import job_log
-from infopt.experiments.stages import collect_stage
 
 
 def main(snakemake):
     """Write table and choice."""
     params = snakemake.params
     with job_log(snakemake.log[0]):
+        from infopt.experiments.choose import collect_stage
+
         collect_stage(
             snakemake.input.slices,
             [*params.specs],

@@ -1,13 +1,14 @@
 """Rule recommend: write the recommendation with the result of its validation."""
 
 from infopt.experiments.job_log import job_log
-from infopt.experiments.recommend import recommend
 
 
 def main(snakemake):
     """Write recommendation and table."""
     params = snakemake.params
     with job_log(snakemake.log[0]):
+        from infopt.experiments.recommend import recommend
+
         recommend(
             choice_path=snakemake.input.choice,
             manifest_paths=[snakemake.input.finalists, snakemake.input.validation],

@@ -26,6 +26,7 @@ from infopt.bench.paired import PairedResult, run_paired
 from infopt.bench.workloads import build_workload
 from infopt.hardware import fingerprint
 from infopt.llm import LLM
+from infopt.models.checkpoint import open_checkpoint
 from infopt.models.registry import resolve_model
 from infopt.results import write_json
 from infopt.sampling_params import SamplingParams
@@ -174,17 +175,24 @@ def _decode_rate(run: Callable[[int], None], batch: int) -> Callable[[], float]:
 
 
 def _transformers_model(model: str) -> Any:
-    from transformers import AutoModelForCausalLM
+    """Return the peer with plain bfloat16 weights (a GGUF file would stay packed, and slower)."""
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     resolved = resolve_model(model)
-    options: dict[str, Any] = {"dtype": torch.bfloat16}
-    if resolved.format == "gguf":
-        folder, options["gguf_file"] = resolved.path.parent, resolved.path.name
+    if resolved.format == "safetensors":
+        peer = AutoModelForCausalLM.from_pretrained(resolved.path, dtype=torch.bfloat16)
     else:
-        folder = resolved.path
-    peer = AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+        config = AutoConfig.from_pretrained(resolved.path.parent, gguf_file=resolved.path.name)
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        peer = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        with open_checkpoint(resolved) as checkpoint:
+            weights = {name: checkpoint.get(name, torch.bfloat16) for name in checkpoint.names()}
+        missing = peer.load_state_dict(weights, strict=False).missing_keys
+        assert set(missing) <= {"lm_head.weight"}, missing
+        peer.tie_weights()
     peer.generation_config.pad_token_id = 0
-    return peer
+    return peer.eval()
 
 
 def _show(name: str, result: PairedResult) -> dict[str, Any]:

@@ -240,4 +240,3 @@ class CacheManager:
             if any(self.pool.lookup((index, key)) is None for key in keys[first:]):
                 return False
         return True
-

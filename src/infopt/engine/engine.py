@@ -273,6 +273,7 @@ class Engine:
     ) -> list[Sequence]:
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(64)
         wants_prompt = params.prompt_logprobs is not None
+        unknown: list[PositionLogprobs | None] = [None] * len(token_ids)
         sequences: list[Sequence] = []
         for index in range(params.n):
             sequence = Sequence(
@@ -287,7 +288,7 @@ class Engine:
                 cache=self.cache.new_sequence(),
                 metrics=RequestMetrics(arrival_s=arrival_s),
                 logprobs=[] if params.logprobs is not None else None,
-                prompt_logprobs=[None] * len(token_ids) if wants_prompt and not index else None,
+                prompt_logprobs=unknown if wants_prompt and not index else None,
                 waits_for=sequences[0] if index and self.config.enable_prefix_caching else None,
             )
             self._next_seq_id += 1

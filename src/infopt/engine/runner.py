@@ -75,9 +75,7 @@ class ModelRunner:
         for block in hidden.split(LOGIT_BLOCK_ROWS):
             yield self.model.logits(block)
 
-    def _group(
-        self, index: int, items: list[ScheduledSequence], num_padding: int
-    ) -> GroupContext:
+    def _group(self, index: int, items: list[ScheduledSequence], num_padding: int) -> GroupContext:
         size, group = self.layout.block_size, self.layout.groups[index]
         tables = [item.sequence.cache.tables[index] for item in items]
         width = max((len(table) for table in tables), default=1)
@@ -87,8 +85,7 @@ class ModelRunner:
         slots = [0] * num_padding
         for item, table in zip(items, tables, strict=True):
             slots.extend(
-                table[position // size] * size + position % size
-                for position in _positions_of(item)
+                table[position // size] * size + position % size for position in _positions_of(item)
             )
         return GroupContext(
             block_tables=block_tables.to(self.device),

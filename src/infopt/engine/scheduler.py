@@ -113,9 +113,7 @@ class Scheduler:
         for item in plan.scheduled:
             sequence = item.sequence
             if not sequence.is_finished:
-                self.cache.commit(
-                    sequence.cache, sequence.token_ids, item.start + item.num_tokens
-                )
+                self.cache.commit(sequence.cache, sequence.token_ids, item.start + item.num_tokens)
 
     def finish(self, sequence: Sequence) -> None:
         """Take a sequence out of its queue and free its pages; safe in every state."""
@@ -224,14 +222,18 @@ class Scheduler:
         """Give a waiting sequence its first pages; return its tokens or None if it must wait."""
         if sequence.host_pages is not None:
             return self._swap_in(sequence, plan, budget)
-        keys = [] if self._reads_whole_prompt(sequence) else self.cache.match_prefix(
-            sequence.token_ids
+        keys = (
+            []
+            if self._reads_whole_prompt(sequence)
+            else self.cache.match_prefix(sequence.token_ids)
         )
         num_found = len(keys) * self.cache.layout.block_size
         num_tokens = min(len(sequence.token_ids) - num_found, budget)
-        needed = self.cache.num_pages_to_adopt(keys) + self.cache.num_new_pages(
-            sequence.cache, num_found + num_tokens
-        ) - len(keys) * len(self.cache.layout.groups)
+        needed = (
+            self.cache.num_pages_to_adopt(keys)
+            + self.cache.num_new_pages(sequence.cache, num_found + num_tokens)
+            - len(keys) * len(self.cache.layout.groups)
+        )
         num_left = len(sequence.token_ids) - num_found - num_tokens
         if needed + self._headroom(sequence, num_left) > self.cache.pool.num_available:
             return None

@@ -7,15 +7,46 @@ defaults. Where no candidate keeps the limits, the reference stays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infopt.bench.slo import SLO
 from infopt.experiments.spec import SliceSpec
+from infopt.experiments.tables import collect, retire_others
+from infopt.experiments.yaml_files import write_yaml
+from infopt.results import read_json, write_table
 from infopt.select import choose
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def collect_stage(
+    manifest_paths: Iterable[str | Path],
+    specs: Sequence[str],
+    *,
+    results_dir: str | Path,
+    floor: str | Mapping[str, Any] | None,
+    table_path: str | Path,
+    chosen_path: str | Path,
+) -> None:
+    """Write the table of a stage and what it chose.
+
+    Args:
+        manifest_paths: Manifests of its slices.
+        specs: Their specifications as JSON.
+        results_dir: Folder of all results.
+        floor: Quality floor.
+        table_path: Where the table goes.
+        chosen_path: Where the choice goes.
+    """
+    manifests = [read_json(path) for path in manifest_paths]
+    retire_others(manifests, results_dir)
+    table = collect(manifests, results_dir)
+    write_table(table, table_path)
+    chosen = choose_stage(table, [SliceSpec.from_json(text) for text in specs], floor)
+    write_yaml(chosen, chosen_path)
 
 
 def choose_stage(

@@ -1,4 +1,7 @@
-"""Logging of a pipeline job: everything to the rule's log file, progress to the console as well."""
+"""Logging of a pipeline job: everything to the rule's log file, progress to the console as well.
+
+The scripts import what they call inside the block, so that a failing import is in the log, too.
+"""
 
 from __future__ import annotations
 

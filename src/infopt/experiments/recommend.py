@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infopt.bench.slo import SLO
-from infopt.experiments.select import UNOPTIMIZED
+from infopt.experiments.spec import UNOPTIMIZED
 from infopt.experiments.tables import collect, retire_others
 from infopt.plotting.data import is_missing
 from infopt.results import read_json, write_table

@@ -16,11 +16,8 @@ from typing import Any
 from infopt.experiments.arms import Arm
 from infopt.experiments.probes import quality
 from infopt.experiments.slices import Probe, run_slice
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.spec import COMPOSED, UNOPTIMIZED, SliceSpec
 from infopt.select.quality import SCHEDULING_OPTIONS
-
-COMPOSED = "composed"
-UNOPTIMIZED = "unoptimized"
 
 
 def run(

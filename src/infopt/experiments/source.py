@@ -27,7 +27,13 @@ from infopt.errors import ConfigError, nearest
 Part = Literal["measure", "select", "present"]
 
 _PACKAGE = Path(infopt.__file__).parent
-_SELECT = ("select", "experiments/tables.py", "experiments/choose.py", "experiments/recommend.py")
+_SELECT = (
+    "select",
+    "experiments/choose.py",
+    "experiments/recommend.py",
+    "experiments/tables.py",
+    "experiments/yaml_files.py",
+)
 _PRESENT = (
     "plotting",
     "notebooks.py",

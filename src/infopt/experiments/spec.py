@@ -20,6 +20,10 @@ from infopt.errors import ConfigError, check_known_keys, nearest
 
 Load = Literal["closed", "open"]
 
+COMPOSED = "composed"
+UNOPTIMIZED = "unoptimized"
+"""Finalists with every option at its winner, and at its reference."""
+
 RANDOM_MODEL = "random"
 """Value of the configuration key ``model`` that asks for a tiny random model."""
 

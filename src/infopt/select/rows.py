@@ -132,7 +132,14 @@ def config_of(row: Row) -> dict[str, Any] | None:
     options = nested(row, "config")
     if options.get("model") is None:
         return None
-    return EngineConfig.from_dict({k: v for k, v in options.items() if v is not None}).to_dict()
+    defaults = EngineConfig(model="-").to_dict()
+    # A table cell does not tell 1 from 1.0; the defaults do.
+    given = {
+        name: float(value) if isinstance(defaults.get(name), float) else value
+        for name, value in options.items()
+        if value is not None
+    }
+    return EngineConfig.from_dict(given).to_dict()
 
 
 def nested(row: Row, section: str) -> dict[str, Any]:

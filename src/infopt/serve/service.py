@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 
 from infopt.engine.engine import Engine
 from infopt.errors import nearest
+from infopt.sampling_params import SamplingParams
 from infopt.serve.config import ServeConfig
 from infopt.serve.errors import ApiError, draining, timed_out
 from infopt.serve.loop import ModelLoop, Submission

@@ -7,6 +7,7 @@ from typing import Any
 from infopt.errors import PromptError
 from infopt.models.tokenizer import Tokenizer
 from infopt.serve.protocol import DetokenizeRequest, TokenizeRequest
+from infopt.serve.protocol.chat import messages_for_template
 from infopt.serve.service import Service
 
 
@@ -31,7 +32,7 @@ def _encode(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int]:
         return tokenizer.encode(body.prompt, body.add_special_tokens is not False)
     assert body.messages is not None
     return tokenizer.apply_chat_template(
-        [message.for_template() for message in body.messages],
+        messages_for_template(body.messages),
         tools=body.tools,
         add_generation_prompt=body.add_generation_prompt is not False,
         **(body.chat_template_kwargs or {}),

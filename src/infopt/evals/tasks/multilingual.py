@@ -1,9 +1,10 @@
 """Multilingual: what names of months, days and countries mean, from Babel's CLDR data.
 
 The question goes from the other language into English and the quotation mark that closes a choice
-is scored with it, so that a short name is not preferred for being the start of a longer one. With
-that, plain log-probabilities separate better than ones divided by length (SmolLM2-135M: 51 % right
-against 44 %; asked in the other direction both are at the 25 % of chance).
+is scored with it, so that a short name is not preferred for being the start of a longer one. The
+form was picked by trying several on SmolLM2-135M: this one had 51 % of 240 questions right with
+plain log-probabilities and 44 % with ones divided by length. Asked into the other language, the
+model was mostly near chance (25 %), which tells configurations apart less well.
 """
 
 from __future__ import annotations

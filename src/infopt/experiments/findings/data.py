@@ -20,8 +20,9 @@ from infopt.errors import ResultError
 from infopt.experiments.choose import choose_stage
 from infopt.experiments.figures import slice_rows
 from infopt.experiments.findings.miniature import miniature_specs
-from infopt.experiments.stages import read_yaml, run_stage
+from infopt.experiments.stages import run_stage
 from infopt.experiments.tables import collect
+from infopt.experiments.yaml_files import read_yaml
 from infopt.models.fetch import cache_dir
 from infopt.plotting.data import is_missing
 from infopt.results import load_samples, read_table, record_path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -11,6 +12,7 @@ from infopt.errors import PromptError, SamplingParamsError
 from infopt.sampling_params import SamplingParams
 from infopt.serve.protocol.base import SamplingFields
 from infopt.serve.protocol.strict import StrictModel
+from infopt.serve.protocol.tools import NamedChoice, Tool, ToolCall
 
 MAX_TOP_LOGPROBS = 20
 
@@ -31,6 +33,9 @@ class ChatMessage(StrictModel):
     )
     name: str | None = None
     refusal: str | None = Field(None, description="Accepted, without effect.")
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = Field(None, description="Handed to the chat template.")
 
     @model_validator(mode="before")
     @classmethod
@@ -51,12 +56,41 @@ class ChatMessage(StrictModel):
             return "\n".join(part.text for part in self.content)
         return self.content or ""
 
-    def for_template(self) -> dict[str, Any]:
-        """Return what the chat template sees."""
+    def for_template(self, place: str) -> dict[str, Any]:
+        """Return what the chat template sees.
+
+        Args:
+            place: Where it is in the request, for messages.
+
+        Raises:
+            PromptError: If a content or the arguments of a call cannot be used.
+        """
+        if self.content is None and self.role != "assistant":
+            raise PromptError(
+                f"{place}.content is null, which only an assistant's may be.",
+                field=f"{place}.content",
+            )
         # Templates know "system"; "developer" is a later name for the same thing.
         role = "system" if self.role == "developer" else self.role
         message: dict[str, Any] = {"role": role, "content": self.text()}
-        return message | ({"name": self.name} if self.name is not None else {})
+        for name in ("name", "tool_call_id", "reasoning_content"):
+            if getattr(self, name) is not None:
+                message[name] = getattr(self, name)
+        if self.tool_calls:
+            message["tool_calls"] = [
+                call.for_template(f"{place}.tool_calls[{index}]")
+                for index, call in enumerate(self.tool_calls)
+            ]
+        return message
+
+
+def messages_for_template(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Return messages as the chat template sees them.
+
+    Raises:
+        PromptError: Names the message and field that cannot be used.
+    """
+    return [m.for_template(f"messages[{index}]") for index, m in enumerate(messages)]
 
 
 class ChatRequest(SamplingFields):
@@ -70,6 +104,31 @@ class ChatRequest(SamplingFields):
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Further variables for the chat template."
     )
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: bool | None = Field(None, description="False: one call at most.")
+    include_reasoning: bool | None = Field(
+        None, description="False: reasoning is not split from the content."
+    )
+
+    @property
+    def choice_of_tool(self) -> Literal["none", "auto", "required"] | NamedChoice:
+        """How tools are to be used.
+
+        Raises:
+            PromptError: If a tool is to be called that is not there.
+        """
+        names = [tool.function.name for tool in self.tools or ()]
+        choice = self.tool_choice or ("auto" if names else "none")
+        name = choice.function.name if isinstance(choice, NamedChoice) else None
+        if (name is not None and name not in names) or (choice == "required" and not names):
+            raise PromptError(
+                f"tool_choice asks for {name or 'a tool'!r}, the tools are: "
+                f"{', '.join(names) or 'none'}.",
+                field="tool_choice",
+                value=name,
+            )
+        return choice if names else "none"
 
     def template_messages(self) -> list[dict[str, Any]]:
         """Return the conversation as the chat template sees it.
@@ -79,13 +138,7 @@ class ChatRequest(SamplingFields):
         """
         if not self.messages:
             raise PromptError("messages is an empty list.", field="messages", value=[])
-        for index, message in enumerate(self.messages):
-            if message.content is None and message.role != "assistant":
-                raise PromptError(
-                    f"messages[{index}].content is null, which only an assistant's may be.",
-                    field=f"messages[{index}].content",
-                )
-        return [message.for_template() for message in self.messages]
+        return messages_for_template(self.messages)
 
     def params(self) -> SamplingParams:
         """Return the sampling parameters.

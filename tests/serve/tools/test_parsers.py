@@ -1,0 +1,201 @@
+"""Reading calls: the same result however the text is cut, in every form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from infopt.serve.chat_output import ChatOutput, OutputForm, join_message
+from infopt.serve.tools.parsers import PARSERS, parser_for
+
+ARGUMENTS = [
+    "{}",
+    '{"n": -1.5e3, "deep": [[1, {"k": null}], []], "flag": true}',
+    '{"text": "a } b { \\" \\\\ ] [", "emoji": "Zwölf 🫠 離線"}',
+    '{ "spaced" :  1 ,\n "tag": "</tool_call>" }',
+]
+NAMES = ["f", "get_weather", "a.b-c"]
+
+
+def write(family: str, calls: list[tuple[str, str]]) -> str:
+    """Return calls as a model of that family writes them."""
+    objects = [f'{{"name": "{n}", "arguments": {a}}}' for n, a in calls]
+    if family == "hermes":
+        return "\n".join(f"<tool_call>\n{o}\n</tool_call>" for o in objects)
+    if family == "llama":
+        return "; ".join(o.replace('"arguments"', '"parameters"', 1) for o in objects)
+    if family == "mistral":
+        return f"[TOOL_CALLS] [{', '.join(objects)}]"
+    if family == "generic":
+        return f"[{', '.join(objects)}]"
+    bar, low = "\uff5c", "\u2581"
+    inner = "\n".join(
+        f"<{bar}tool{low}call{low}begin{bar}>function<{bar}tool{low}sep{bar}>{n}\n```json\n{a}\n"
+        f"```<{bar}tool{low}call{low}end{bar}>"
+        for n, a in calls
+    )
+    return f"<{bar}tool{low}calls{low}begin{bar}>{inner}<{bar}tool{low}calls{low}end{bar}>"
+
+
+def read(family: str, pieces: list[str], **form: Any) -> tuple[dict[str, Any], list[Any]]:
+    """Return the message and the deltas it was joined from."""
+    output = ChatOutput(OutputForm(make_parser=PARSERS.get(family), **form))
+    deltas: list[Any] = []
+    for index, piece in enumerate(pieces):
+        deltas += output.read(piece, is_last=index == len(pieces) - 1)
+    return join_message(deltas), deltas
+
+
+def calls_of(message: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", [])
+    ]
+
+
+@pytest.mark.parametrize("family", PARSERS.names())
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_cut_at_every_place(family, arguments):
+    """Pieces of the arguments were missing, twice there, or null when text was parsed anew."""
+    text = write(family, [("f", arguments)])
+    for at in range(len(text) + 1):
+        message, deltas = read(family, [text[:at], text[at:]])
+        assert calls_of(message) == [("f", arguments)]
+        assert message["content"] is None
+        named = [c for d in deltas for c in d.get("tool_calls", []) if "id" in c]
+        assert [c["function"]["name"] for c in named] == ["f"]
+    json.loads(calls_of(message)[0][1])
+
+
+@pytest.mark.parametrize("family", PARSERS.names())
+def test_character_by_character_equals_whole(family):
+    calls = list(zip(NAMES, ARGUMENTS[:3], strict=True))
+    text = write(family, calls)
+    assert calls_of(read(family, [text])[0]) == calls
+    message, deltas = read(family, list(text))
+    assert calls_of(message) == calls
+    assert all(
+        piece["function"]["arguments"] is not None
+        for delta in deltas
+        for piece in delta.get("tool_calls", [])
+    )
+    ids = [call["id"] for call in message["tool_calls"]]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("family", ["hermes", "mistral", "deepseek"])
+def test_text_before_calls_is_content(family):
+    text = "Let me look.\n" + write(family, [("f", '{"a": 1}')])
+    for pieces in ([text], list(text)):
+        message, _ = read(family, pieces)
+        assert message["content"] == "Let me look.\n"
+        assert calls_of(message) == [("f", '{"a": 1}')]
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        ("hermes", "see <tool"),
+        ("hermes", "a <tool_call> b"),
+        ("hermes", "<tool_call>\nno object\n</tool_call> after"),
+        ("hermes", '<tool_call>\n{"nam'),
+        ("hermes", '<tool_call>{"title": "x"}</tool_call>'),
+        ("llama", '{"colour": "red"}'),
+        ("llama", "{hello} world"),
+        ("generic", "[1, 2]"),
+        ("generic", '  "quoted"'),
+        ("mistral", "I would [TOOL"),
+        ("mistral", "[TOOL_CALLS] none"),
+        ("deepseek", "x <\uff5ctool"),
+        ("deepseek", "plain ```json\n{}\n``` text"),
+    ],
+)
+def test_what_is_no_call_is_content_to_the_letter(family, text):
+    """Text that a parser had held back was thrown away at the end."""
+    for pieces in ([text], list(text)):
+        message, _ = read(family, pieces)
+        assert "tool_calls" not in message
+        assert message["content"] == text
+
+
+def test_call_without_arguments():
+    """A call without parameters lost its arguments when streamed."""
+    for text in ('{"name": "f"}', '{"name": "f", "arguments": {}}'):
+        for pieces in ([text], list(text)):
+            assert calls_of(read("generic", pieces)[0]) == [("f", "{}")]
+
+
+def test_arguments_before_the_name():
+    text = '{"arguments": {"a": 1}, "id": 7, "name": "f"}'
+    for pieces in ([text], list(text)):
+        assert calls_of(read("generic", pieces)[0]) == [("f", '{"a": 1}')]
+
+
+def test_cut_call_keeps_what_is_there():
+    text = '<tool_call>{"name": "f", "arguments": {"a": "lon'
+    message, _ = read("hermes", list(text))
+    assert calls_of(message) == [("f", '{"a": "lon')]
+
+
+def test_one_call_at_most():
+    text = write("hermes", [("f", "{}"), ("g", "{}")])
+    assert calls_of(read("hermes", [text], max_calls=1)[0]) == [("f", "{}")]
+
+
+def test_newer_deepseek_form():
+    bar, low = "\uff5c", "\u2581"
+    text = (
+        f"<{bar}tool{low}calls{low}begin{bar}><{bar}tool{low}call{low}begin{bar}>f"
+        f'<{bar}tool{low}sep{bar}>{{"a": 1}}<{bar}tool{low}call{low}end{bar}>'
+    )
+    for pieces in ([text], list(text)):
+        assert calls_of(read("deepseek", pieces)[0]) == [("f", '{"a": 1}')]
+
+
+@pytest.mark.parametrize(
+    ("template", "family"),
+    [
+        ("... <tool_call> ...", "hermes"),
+        ("[TOOL_CALLS]", "mistral"),
+        ("<|python_tag|>", "llama"),
+        ("<\uff5ctool\u2581call\u2581begin\uff5c>", "deepseek"),
+        ("{{ messages }}", "generic"),
+        (None, "generic"),
+    ],
+)
+def test_family_of_a_template(template, family):
+    assert parser_for(template) == family
+
+
+class TestReasoning:
+    def read(self, pieces: list[str], is_open: bool = False) -> dict[str, Any]:
+        return read("hermes", pieces, reasoning_is_open=is_open)[0]
+
+    @pytest.mark.parametrize("is_open", [False, True])
+    def test_thoughts_are_split_off(self, is_open):
+        text = "a <b> </thin k</think>\n\nIt is <think> red."
+        text = text if is_open else "<think>\n" + text
+        for pieces in ([text], list(text)):
+            message = self.read(pieces, is_open)
+            assert message["reasoning_content"] == "a <b> </thin k"
+            assert message["content"] == "It is <think> red."
+
+    def test_calls_come_after_thoughts(self):
+        inner = write("hermes", [("wrong", "{}")])
+        text = f"<think>{inner}</think>" + write("hermes", [("f", "{}")])
+        for pieces in ([text], list(text)):
+            message = self.read(pieces)
+            assert message["reasoning_content"] == inner
+            assert calls_of(message) == [("f", "{}")]
+
+    @pytest.mark.parametrize("text", ["<thi", "<thing> x", "no thoughts", " \n", ""])
+    def test_without_thoughts(self, text):
+        for pieces in ([text], list(text) or [""]):
+            message = self.read(pieces)
+            assert message["content"] == text
+            assert "reasoning_content" not in message
+
+    def test_cut_thoughts(self):
+        for pieces in (["<think>so </thi"], list("<think>so </thi")):
+            assert self.read(pieces)["reasoning_content"] == "so </thi"
