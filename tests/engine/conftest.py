@@ -83,9 +83,9 @@ class Simulation:
 
     def step(self, fails: Callable[[StepPlan], object] = lambda plan: False) -> StepPlan:
         """Run one step; where ``fails(plan)`` holds the model raises."""
-        decoding = [s for s in self.scheduler.running if s.is_decoding]
+        running = [(s, s.is_decoding) for s in self.scheduler.running]
         plan = self.scheduler.schedule()
-        self._check_plan(plan, decoding)
+        self._check_plan(plan, dict(running))
         if fails(plan):
             self.scheduler.forget_copies(plan)
             for item in plan.scheduled:
@@ -151,14 +151,19 @@ class Simulation:
         if sequence.finish_reason:
             self.scheduler.finish(sequence)
 
-    def _check_plan(self, plan: StepPlan, decoding: list[Sequence]) -> None:
+    def _check_plan(self, plan: StepPlan, was_decoding: dict[Sequence, bool]) -> None:
+        """Check a plan against the limits and against what was running before."""
+        waiting = [s.seq_id for s in self.scheduler.waiting]
+        assert waiting == sorted(waiting), "the queue is not in order of arrival"
         config, scheduled = self.config, [item.sequence for item in plan.scheduled]
         assert plan.num_tokens <= config.max_num_batched_tokens
         assert len(scheduled) == len(set(scheduled)) <= config.max_num_seqs
         assert len(self.scheduler.running) <= config.max_num_seqs
         assert set(scheduled) <= set(self.scheduler.running)
         assert not set(scheduled) & set(plan.preempted)
-        assert set(decoding) <= {*scheduled, *plan.preempted}, "a decode was left out"
+        decoding = {sequence for sequence, decodes in was_decoding.items() if decodes}
+        assert decoding <= {*scheduled, *plan.preempted}, "a decode was left out"
+        assert not plan.preempted or set(scheduled) <= set(was_decoding), "admitted and preempted"
         singles = [item.num_tokens == 1 for item in plan.scheduled]
         assert singles == sorted(singles, reverse=True), "single tokens come first"
         for item in plan.scheduled:

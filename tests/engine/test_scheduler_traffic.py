@@ -106,12 +106,12 @@ def test_heavy_load_on_a_small_pool_makes_progress(simulation, preemption: str) 
     for i in range(60):
         shared = list(range(1, 1 + i % 3 * 6))
         sim.add([*shared, 100 + i, *range(i % 11)], max_tokens=1 + i * 7 % 25)
-    first_steps: dict[int, int] = {}
-    while sim.scheduler.has_unfinished:
-        for item in sim.step().scheduled:
-            first_steps.setdefault(item.sequence.seq_id, len(sim.plans))
-    sim.check_idle()
+    sim.run()
     sim.check_outputs()
+    first_steps: dict[int, int] = {}
+    for step, plan in enumerate(sim.plans):
+        for item in plan.scheduled:
+            first_steps.setdefault(item.sequence.seq_id, step)
     assert sum(s.metrics.num_preemptions for s in sim.sequences) > 2
     assert [first_steps[i] for i in range(60)] == sorted(first_steps.values())
     tokens = sum(len(s.token_ids) for s in sim.sequences)

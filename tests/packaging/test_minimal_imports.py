@@ -128,5 +128,5 @@ def top_level_imports(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("path", lower_files(), ids=lambda p: str(p.relative_to(SOURCE)))
 def test_top_level_imports_are_base_packages(path: Path) -> None:
     """Packages that transformers happens to need (tqdm, yaml) are not ours to rely on."""
-    allowed = {*BASE, "typing_extensions", "infopt", *sys.stdlib_module_names}
+    allowed = {*BASE, "infopt", *sys.stdlib_module_names}
     assert set(top_level_imports(path)) <= allowed

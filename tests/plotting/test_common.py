@@ -129,7 +129,7 @@ def test_plots_need_no_display(tmp_path: Path, display: str | None, backend: str
     env = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "MPLBACKEND")}
     env |= {k: v for k, v in (("DISPLAY", display), ("MPLBACKEND", backend)) if v is not None}
     subprocess.run(
-        [sys.executable, "-c", HEADLESS, str(tmp_path / "plot")], env=env, check=True, timeout=120
+        [sys.executable, "-c", HEADLESS, str(tmp_path / "plot")], env=env, check=True, timeout=600
     )
     assert (tmp_path / "plot.png").stat().st_size > 1000
     assert (tmp_path / "plot.svg").stat().st_size > 1000
@@ -138,7 +138,7 @@ def test_plots_need_no_display(tmp_path: Path, display: str | None, backend: str
 def test_plots_work_in_threads(draw: Draw, tmp_path: Path) -> None:
     thread = threading.Thread(target=lambda: plotting.save(draw("pareto"), tmp_path / "plot"))
     thread.start()
-    thread.join(timeout=120)
+    thread.join(timeout=600)
     assert (tmp_path / "plot.png").is_file()
 
 

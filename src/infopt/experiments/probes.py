@@ -19,7 +19,7 @@ from infopt.llm import LLM
 DECODE_BATCHES = (1, 2, 4, 8, 16, 32)
 PREFILL_TOKENS = (16, 64, 256, 512)
 
-_PROMPT_TOKENS = 64
+_PROMPT_TOKENS = 32
 _NUM_DECODES = 7
 
 
@@ -80,7 +80,7 @@ def _steps(
     prompts = [[(7 * i + j) % vocab for j in range(num_tokens)] for i in range(num_seqs)]
     requests = [WorkloadRequest(f"r{i}", 0.0, p, _NUM_DECODES) for i, p in enumerate(prompts)]
     serve(llm, requests, "closed")
-    steps = [s for _ in range(3) for s in serve(llm, requests, "closed").step_log]
+    steps = [s for _ in range(2) for s in serve(llm, requests, "closed").step_log]
     return [s for s in steps if wanted(s)]
 
 

@@ -132,12 +132,14 @@ def run_slice(
     """
     start_s = time.perf_counter()
     with measuring_device() as device:
+        started = _now()
         run = SliceRun(spec, Path(results_dir), device, num_threads, probes)
         _take_over(run)
         num_resumed = len(run.records)
         missing = [slug for slug in spec.candidates if slug not in run.records]
         if missing:
             _measure(run, missing)
+        ended = _now()
     if run.failures:
         raise _failure(run)
     return {
@@ -148,6 +150,8 @@ def run_slice(
         "candidates": {slug: dict(options) for slug, options in spec.candidates.items()},
         "device": device.name,
         "waited_s": round(device.waited_s, 3),
+        "started": started,
+        "ended": ended,
         "num_resumed": num_resumed,
         "duration_s": round(time.perf_counter() - start_s, 3),
     }
@@ -298,4 +302,4 @@ def _failure(run: SliceRun) -> MeasurementError:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
