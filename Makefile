@@ -24,13 +24,15 @@ DEV_STAMP := $(VENV)/.infopt-dev-installed
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 NBSTRIPOUT := nbstripout --keep-id --extra-keys "metadata.language_info.version"
 
-# Tools of the environment come first; idle OpenMP threads sleep instead of spinning on the cores
-# that another process needs.
+# Tools of the environment come first.
 export PATH := $(abspath $(VENV))/bin:$(PATH)
-export OMP_WAIT_POLICY ?= PASSIVE
 unexport PYTHONPATH
 
-.PHONY: help install install-dev run test test-all lint format report notebook doctor clean
+# Tests share the cores with whatever else runs: their idle OpenMP threads sleep instead of spinning.
+# The pipeline has the machine to itself, and there a spinning thread starts the next op sooner.
+test test-all: export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: help install install-dev run test test-all lint bench-cpu format report notebook doctor clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -90,6 +92,9 @@ lint: install-dev  ## style, types, workflow, notebooks, spelling
 	snakemake --lint
 	$(if $(NOTEBOOKS),$(NBSTRIPOUT) --verify $(NOTEBOOKS))
 	codespell
+
+bench-cpu: install  ## what the documentation claims about speed, beside transformers (idle machine)
+	python -m infopt.bench.claims $(ARGS)
 
 format: install-dev  ## repair what the tools can repair
 	ruff check --fix .

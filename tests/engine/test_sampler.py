@@ -226,6 +226,16 @@ def test_tokens_of_probability_zero_are_never_drawn(monkeypatch, draw: float) ->
     assert draw or sample(logits, [row()]) == [7]
 
 
+@pytest.mark.parametrize("value", [float("-inf"), float("nan")])
+def test_a_row_with_nothing_to_draw_from_gives_an_id_that_exists(value: float) -> None:
+    """Pins: it gave the id after the last one, which failed the whole batch in the next step."""
+    logits = torch.full((2, 9), value)
+    logits[1] = torch.arange(9.0)
+    alone = sample(logits[1:], [row(seed=3)])
+    assert sample(logits, [row(seed=3), row(seed=3)]) == [0, *alone]
+    assert sample(logits, [row(temperature=0), row(seed=3)]) == [0, *alone]
+
+
 def test_frequencies_follow_the_distribution() -> None:
     logits = torch.tensor([[1.0, 0.0, -1.0, 2.0, 0.5, -30.0]])
     for params in ({}, {"temperature": 2.0}, {"top_p": 0.8}, {"min_p": 0.2}):

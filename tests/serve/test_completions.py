@@ -218,7 +218,7 @@ class TestLengths:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "max_tokens")
 
 
-def test_sampling_fields_reach_the_engine(server):
+def test_sampling_fields_reach_the_engine(server, make_engine):
     """What the fields mean is tested with the sampler; here that none gets lost on the way."""
     ids = server.tokenizer.encode(PROMPT)
     fields = {
@@ -238,9 +238,9 @@ def test_sampling_fields_reach_the_engine(server):
     }
     text = server.complete(ids, **fields, logit_bias={"70": 3.5}, stop=["zzz"])["choices"][0]
     params = SamplingParams(**fields, logit_bias={70: 3.5}, stop=("zzz",))
-    server.wait_idle()
-    server.engine.add_request("direct", ids, params)
+    engine = make_engine()
+    engine.add_request("direct", ids, params)
     outputs = []
-    while server.engine.has_unfinished:
-        outputs += server.engine.step()
+    while engine.has_unfinished:
+        outputs += engine.step()
     assert text["text"] == outputs[-1].outputs[0].text

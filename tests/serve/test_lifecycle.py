@@ -142,7 +142,7 @@ class TestFailingEngine:
         def broken(*_: Any) -> Any:
             raise KeyError("secret")
 
-        monkeypatch.setattr(server.tokenizer, "apply_chat_template", broken)
+        monkeypatch.setattr(server.tokenizer, "render_chat_template", broken)
         answer = server.post("/v1/chat/completions", messages=[{"role": "user", "content": "x"}])
         assert answer.status_code == 500
         assert answer.json()["error"]["code"] == "internal_error"
@@ -190,7 +190,7 @@ class TestShutdown:
         self.drain(server)
         self.drain(server)
         wait(lambda: not server.thread.is_alive())
-        assert server.engine.has_unfinished
+        assert "length" not in server.engine.stats.num_finished
         connection.close()
 
 

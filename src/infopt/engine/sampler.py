@@ -135,7 +135,9 @@ def _draw(logits: torch.Tensor, rows: list[SamplingRow]) -> torch.Tensor:
     draws = [uniform(row.seed, row.num_output_tokens) for row in rows]
     target = torch.tensor(draws, dtype=torch.float64, device=logits.device) * total
     # right=True skips tokens of probability zero, also when the draw is exactly 0.
-    return torch.searchsorted(cumulative, target.unsqueeze(1), right=True).squeeze(1)
+    found = torch.searchsorted(cumulative, target.unsqueeze(1), right=True).squeeze(1)
+    # Nothing to draw from (all masked, or logits that are no numbers): id 0, as argmax says.
+    return torch.where(found < cumulative.shape[1], found, 0)
 
 
 def _changes_logits(row: SamplingRow) -> bool:

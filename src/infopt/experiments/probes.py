@@ -21,6 +21,7 @@ PREFILL_TOKENS = (16, 64, 256, 512)
 
 _PROMPT_TOKENS = 32
 _NUM_DECODES = 7
+_NUM_RUNS = 2
 
 
 def quality(llm: LLM, tier: Literal["screen", "full"], reference: LLM | None) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def _is_prefill(num_tokens: int) -> Callable[[StepStats], bool]:
 def _steps(
     llm: LLM, num_seqs: int, num_tokens: int, wanted: Callable[[StepStats], bool]
 ) -> list[StepStats]:
-    """Run requests of one size twice and return the second time's steps of the wanted kind."""
+    """Run requests of one size and return their steps of the wanted kind, warm-up left out."""
     vocab = llm.model_config.num_real_tokens
     prompts = [[(7 * i + j) % vocab for j in range(num_tokens)] for i in range(num_seqs)]
     requests = [WorkloadRequest(f"r{i}", 0.0, p, _NUM_DECODES) for i, p in enumerate(prompts)]
