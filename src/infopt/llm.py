@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -145,7 +146,9 @@ class LLM:
         ]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
-    def score(self, texts: Prompt | Sequence[Prompt], *, use_tqdm: bool = True) -> list[ScoreOutput]:
+    def score(
+        self, texts: Prompt | Sequence[Prompt], *, use_tqdm: bool = True
+    ) -> list[ScoreOutput]:
         """Return the log-probability of each token given those before it.
 
         Args:
@@ -276,21 +279,26 @@ def _score_of(output: RequestOutput) -> ScoreOutput:
 
 def _bar(items: Sequence[int], verb: str, unit: str) -> Any:
     """Show progress over items where tqdm is installed and it takes long enough to matter."""
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        return items
-    return tqdm(items, desc=verb, unit=unit, delay=1.0, leave=False)
+    tqdm = _tqdm()
+    return items if tqdm is None else tqdm(items, desc=verb, unit=unit, delay=1.0, leave=False)
 
 
 @contextmanager
 def _counter(total: int, verb: str, enabled: bool) -> Iterator[Any]:
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        enabled = False
-    if not enabled:
+    tqdm = _tqdm()
+    if not enabled or tqdm is None:
         yield lambda _count: None
         return
     with tqdm(total=total, desc=verb, unit="request", delay=1.0, leave=False) as bar:
         yield bar.update
+
+
+def _tqdm() -> Any:
+    """Return the progress bar that suits terminal or notebook; None without tqdm."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # without ipywidgets it says so and shows a text bar
+            from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    return tqdm

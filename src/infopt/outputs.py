@@ -69,7 +69,7 @@ class RequestMetrics:
     @property
     def tpot_s(self) -> float | None:
         """Mean time per output token after the first; None for answers of one token."""
-        if self.first_token_s is None or len(self.token_times_s) < 2:  # noqa: PLR2004
+        if self.first_token_s is None or len(self.token_times_s) < 2:
             return None
         return (self.token_times_s[-1] - self.first_token_s) / (len(self.token_times_s) - 1)
 

@@ -8,7 +8,8 @@ import pytest
 from infopt.errors import CapacityError, MeasurementError
 from infopt.experiments import slices
 from infopt.experiments.arms import Arm
-from infopt.experiments.slices import run_slice, write_manifest
+from infopt.experiments.devices import Device
+from infopt.experiments.slices import SliceRun, run_slice, write_manifest
 from infopt.results import RunRecord, load_results, record_path
 
 
@@ -169,12 +170,26 @@ def test_without_a_reference_every_record_says_why(tmp_path, make_spec):
         {"seeds": (1,)},
         {"base": {"max_model_len": 96, "num_kv_pages": 64, "dtype": "float32"}},
         {"load": "open"},
+        {"criterion": "ttft_p50"},
     ],
-    ids=["repeats", "seed", "engine", "load"],
+    ids=["repeats", "seed", "engine", "load", "criterion"],
 )
-def test_another_measurement_is_not_taken_over(tmp_path, make_spec, change):
-    run_slice(make_spec(), tmp_path)
-    assert run_slice(make_spec(**change), tmp_path)["num_resumed"] == 0
+def test_another_measurement_has_another_identity(tmp_path, make_spec, change):
+    """What `finished_record` compares holds everything that decides the numbers."""
+    device = Device(None)
+    first, second = (
+        SliceRun(spec, tmp_path, device, 1).identity("page-8")
+        for spec in (make_spec(), make_spec(**change))
+    )
+    assert first != second
+    assert first == SliceRun(make_spec(), tmp_path, device, 1).identity("page-8")
+
+
+def test_another_number_of_threads_is_measured_again(tmp_path, make_spec):
+    spec = make_spec(candidates={"page-16": {"block_size": 16}}, repeats=1)
+    run_slice(spec, tmp_path, num_threads=1)
+    assert run_slice(spec, tmp_path, num_threads=1)["num_resumed"] == 1
+    assert run_slice(spec, tmp_path, num_threads=2)["num_resumed"] == 0
 
 
 def test_a_slice_without_rivals_measures_its_only_candidate(tmp_path, make_spec):

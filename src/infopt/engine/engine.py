@@ -133,8 +133,9 @@ class Engine:
         max_tokens = self.checker.check(token_ids, params)
         arrival = self.clock.now() if arrival_s is None else arrival_s
         sequences = self._fork(request_id, token_ids, params, max_tokens, arrival)
-        for sequence in sequences if constraint is not None else ():
-            sequence.constraint = constraint()
+        if constraint is not None:
+            for sequence in sequences:
+                sequence.constraint = constraint()
         text = prompt if isinstance(prompt, str) else None
         detokenizers = [self._detokenizer(params) for _ in sequences]
         self._requests[request_id] = Request.create(text, sequences, detokenizers)

@@ -36,9 +36,7 @@ class Arm:
     Args:
         slug: Its name.
         config: How it runs.
-        workload: What it serves.
         load: All at once, or when the workload says.
-        seeds: Seeds of the workload; runs go through them in turn.
         slo: Objective for its goodput.
     """
 
@@ -46,17 +44,15 @@ class Arm:
         self,
         slug: str,
         config: EngineConfig,
-        workload: Mapping[str, Any],
         *,
         load: Load,
-        seeds: Sequence[int],
         slo: SLO,
     ) -> None:
-        """Load the model and make the requests."""
+        """Load the model."""
         self.slug, self.slo = slug, slo
         self.load: Load = load
         self.llm = LLM(config=config)
-        self.requests = [make_requests(self.llm, workload, seed) for seed in seeds]
+        self.requests: Sequence[Sequence[WorkloadRequest]] = ()
         self.results: list[LoadResult] = []
 
     def __enter__(self) -> Arm:
@@ -72,7 +68,9 @@ class Arm:
         gc.collect()  # two arms share the memory: the pages of this one must be gone
 
     def run(self) -> float:
-        """Serve the workload once, keep the result, return its throughput in tokens/s.
+        """Serve requests once, keep the result, return its throughput in tokens/s.
+
+        ``requests`` holds one list per seed; runs go through them in turn.
 
         Raises:
             MeasurementError: A request did not complete: its time would be missing in every figure.

@@ -25,9 +25,10 @@ from typing import Any
 from infopt.bench.load_result import LoadResult
 from infopt.bench.paired import run_paired
 from infopt.bench.slo import SLO
+from infopt.bench.workload_types import WorkloadRequest
 from infopt.config import EngineConfig
 from infopt.errors import MeasurementError
-from infopt.experiments.arms import Arm
+from infopt.experiments.arms import Arm, make_requests
 from infopt.experiments.devices import Device, measuring_device
 from infopt.experiments.machine import machine_peaks
 from infopt.experiments.sections import comparison_section, load_sections
@@ -54,6 +55,8 @@ class SliceRun:
         probes: Further measurements per candidate.
         records: Finished records by candidate.
         failures: Errors by candidate.
+        hardware: Fingerprint of the machine.
+        requests: What all arms serve, one list per seed; made by the first.
     """
 
     spec: SliceSpec
@@ -64,6 +67,7 @@ class SliceRun:
     records: dict[str, RunRecord] = field(default_factory=dict)
     failures: dict[str, Exception] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=fingerprint)
+    requests: list[list[WorkloadRequest]] = field(default_factory=list)
 
     @property
     def slo(self) -> SLO:
@@ -92,15 +96,13 @@ class SliceRun:
         }
 
     def open_arm(self, slug: str) -> Arm:
-        """Load a candidate."""
-        return Arm(
-            slug,
-            self.config(slug),
-            self.spec.workloads["load"],
-            load=self.spec.load,
-            seeds=self.spec.seeds,
-            slo=self.slo,
-        )
+        """Load a candidate; all of them get the same requests."""
+        arm = Arm(slug, self.config(slug), load=self.spec.load, slo=self.slo)
+        if not self.requests:
+            workload = self.spec.workloads["load"]
+            self.requests = [make_requests(arm.llm, workload, seed) for seed in self.spec.seeds]
+        arm.requests = self.requests
+        return arm
 
     def report(self, slug: str, text: str) -> None:
         """Log one line of progress."""

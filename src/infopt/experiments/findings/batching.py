@@ -23,7 +23,7 @@ def batch_size(data: StageResults) -> str:
     gain = many["throughput.output_tokens_per_s"] / few["throughput.output_tokens_per_s"]
     price = many["latency.tpot_s.p50"] / few["latency.tpot_s.p50"]
     return (
-        f"From {few['config.max_num_seqs']} to {many['config.max_num_seqs']} sequences at once the "
+        f"From {few['config.max_num_seqs']:.0f} to {many['config.max_num_seqs']:.0f} sequences at once the "
         f"throughput rose **{gain:.1f}x**, while the time between a user's tokens rose "
         f"{price:.1f}x. Take the largest number whose time per token you can promise."
     )
@@ -33,8 +33,8 @@ def token_budget(data: StageResults) -> str:
     """Say what a smaller token budget does to gaps and to the first token."""
     small, large = _ends(data, "token_budget", "config.max_num_batched_tokens")
     return (
-        f"With {small['config.max_num_batched_tokens']} tokens per step {_gaps(small)}; with "
-        f"{large['config.max_num_batched_tokens']} tokens {_gaps(large)}. Choose by what your "
+        f"With {small['config.max_num_batched_tokens']:.0f} tokens per step {_gaps(small)}; with "
+        f"{large['config.max_num_batched_tokens']:.0f} tokens {_gaps(large)}. Choose by what your "
         "users feel: an answer that stutters, or one that starts late."
     )
 
@@ -43,8 +43,8 @@ def page_size(data: StageResults) -> str:
     """Say how much memory small and large pages waste."""
     tight, wide = _ends(data, "page_size", "config.block_size")
     return (
-        f"Pages of {tight['config.block_size']} tokens left {tight['memory.kv_waste_share']:.1%} "
-        f"of their slots empty, pages of {wide['config.block_size']} tokens "
+        f"Pages of {tight['config.block_size']:.0f} tokens left {tight['memory.kv_waste_share']:.1%} "
+        f"of their slots empty, pages of {wide['config.block_size']:.0f} tokens "
         f"{wide['memory.kv_waste_share']:.1%}. Memory that is wasted is memory in which no further "
         "request runs."
     )

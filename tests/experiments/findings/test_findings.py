@@ -1,0 +1,204 @@
+"""What the notebooks say follows from the numbers they are given."""
+
+import pandas as pd
+import pytest
+
+from infopt.errors import ConfigError, ResultError
+from infopt.experiments.findings import batching
+from infopt.experiments.findings.data import StageResults, choices_table, ratio_sentence
+from infopt.experiments.findings.miniature import miniature_specs
+from infopt.experiments.findings.roofline import RooflineStory
+from infopt.experiments.findings.step_times import step_time_axes, utilisation
+
+
+def ratio(median, verdict, reference, metric="output_tokens_per_s"):
+    values = {"median": median, "low": median * 0.9, "high": median * 1.1, "num_pairs": 6}
+    values |= {"verdict": verdict, "reference": reference}
+    return {f"comparison.{metric}.{key}": value for key, value in values.items()}
+
+
+def row(name, candidate, position, **values):
+    return {
+        "run": f"batching/{name}.{candidate}",
+        "stage": "batching",
+        "slug": f"{name}.{candidate}",
+        "status": "ok",
+        "extra.slice": name,
+        "extra.candidate": candidate,
+        "extra.position": position,
+        "throughput.output_tokens_per_s": 100.0,
+        "latency.tpot_s.p50": 0.01,
+        "latency.itl_s.p90": 0.02,
+        "latency.ttft_s.p50": 0.1,
+    } | {key.replace("__", "."): value for key, value in values.items()}
+
+
+@pytest.fixture
+def results():
+    """Batching results with round numbers."""
+    static, continuous = (
+        row("scheduling", name, i, extra__mean_seqs_per_step=seqs)
+        for i, (name, seqs) in enumerate((("static", 2.0), ("continuous", 7.5)))
+    )
+    rows = [
+        static,
+        continuous | ratio(1.8, "better", "scheduling.static"),
+        row("max_num_seqs", "seqs-1", 0, config__max_num_seqs=1),
+        row("max_num_seqs", "seqs-8", 1, config__max_num_seqs=8)
+        | {"throughput.output_tokens_per_s": 500.0, "latency.tpot_s.p50": 0.016},
+        row("token_budget", "tokens-64", 0, config__max_num_batched_tokens=64),
+        row("token_budget", "tokens-512", 1, config__max_num_batched_tokens=512)
+        | {"latency.itl_s.p90": 0.09, "latency.ttft_s.p50": 0.05},
+        row("page_size", "page-16", 0, config__block_size=16, memory__kv_waste_share=0.024),
+        row("page_size", "page-64", 1, config__block_size=64, memory__kv_waste_share=0.1),
+        row("prefix_cache", "cache-off", 0, extra__prefix_hit_share=0.0),
+        row("prefix_cache", "cache-on", 1, extra__prefix_hit_share=0.8)
+        | ratio(0.2, "better", "prefix_cache.cache-off", "ttft_s"),
+    ]
+    chosen = {"scheduling": {"chosen": "continuous", "reference": "static"}}
+    chosen["scheduling"] |= {"status": "chosen", "reason": "because"}
+    return StageResults(pd.DataFrame(rows), pd.DataFrame(), chosen, "note", is_miniature=False)
+
+
+def test_sentences_quote_the_numbers(results):
+    text = batching.scheduling(results)
+    assert "**1.80x** the output throughput of static [1.62, 1.98] (better)" in text
+    assert "7.5 sequences shared a step on average instead of 2.0" in text
+    text = batching.batch_size(results)
+    assert "From 1 to 8 sequences" in text
+    assert "**5.0x**" in text
+    assert "1.6x" in text
+    text = batching.token_budget(results)
+    assert "With 64 tokens per step one gap in ten between tokens was longer than 20 ms" in text
+    assert "512 tokens one gap in ten between tokens was longer than 90 ms" in text
+    assert "2.4%" in batching.page_size(results)
+    assert "80% of all prompt tokens" in batching.prefix_cache(results)
+    assert "**0.20x** the TTFT of cache-off" in batching.prefix_cache(results)
+    assert batching.answer(results).endswith("- **scheduling**: `continuous`")
+    batching.check(results)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "column", "value"),
+    [
+        ("page-64", "memory.kv_waste_share", 0.001),
+        ("cache-on", "extra.prefix_hit_share", 0.0),
+        ("seqs-1", "status", "failed"),
+        ("continuous", "comparison.output_tokens_per_s.verdict", "worse"),
+    ],
+)
+def test_a_claim_that_does_not_hold_ends_the_notebook(results, candidate, column, value):
+    table = results.table
+    table.loc[table["extra.candidate"] == candidate, column] = value
+    with pytest.raises(AssertionError):
+        batching.check(results)
+
+
+def test_rows_come_in_the_order_of_the_configuration(results):
+    shuffled = results.table.sample(frac=1, random_state=3)
+    again = StageResults(shuffled, results.samples, {}, "", is_miniature=True)
+    assert list(again.rows("scheduling")["extra.candidate"]) == ["static", "continuous"]
+    with pytest.raises(ResultError, match="no slice 'page'"):
+        again.rows("page")
+    with pytest.raises(ResultError, match="no candidate 'seqs-2'"):
+        again.row("max_num_seqs", "seqs-2")
+
+
+def test_what_was_not_compared_is_said_so(results):
+    assert ratio_sentence(results.row("scheduling", "static"), "ttft_s") == "not compared"
+
+
+def test_choices_are_a_table_with_their_reason(results):
+    table = choices_table(results.chosen)
+    assert list(table.index) == ["scheduling"]
+    assert table.loc["scheduling", "why"] == "because"
+
+
+@pytest.fixture
+def story():
+    """A machine of 100 GB/s and 1 TFLOP/s; a step of 8 sequences takes twice that of one."""
+    rows, samples = [], []
+    for position, (name, size) in enumerate((("float32", 4), ("bfloat16", 2))):
+        own = row("precision", name, position)
+        own |= {
+            "slug": f"precision.{name}",
+            "roofline.bandwidth_bytes_per_s": 1e11,
+            "roofline.flops_per_s": 1e12,
+            "memory.weights_bytes": size * 10**8,
+            "throughput.output_tokens_per_s": 100.0 * (position + 1),
+        }
+        if position:
+            own |= ratio(2.0, "better", "precision.float32")
+        rows.append(own)
+        for prefix, sizes in (("decode_", (1, 8)), ("prefill_", (16, 512))):
+            for i, tokens in enumerate(sizes):
+                values = {
+                    "num_tokens": tokens,
+                    "measured_s": 0.01 * (1 + tokens / 8),
+                    "low_s": 0.009,
+                    "high_s": 0.03,
+                    "predicted_s": 0.004,
+                    "bytes": size * 10**8 + tokens * 1e4,
+                    "flops": 2e8 * tokens,
+                    "forward_s": 0.008,
+                }
+                samples += [
+                    {"slug": own["slug"], "name": prefix + key, "index": i, "value": value}
+                    for key, value in values.items()
+                ]
+    data = StageResults(pd.DataFrame(rows), pd.DataFrame(samples), {}, "", is_miniature=False)
+    return RooflineStory(data)
+
+
+def test_the_roofline_is_read_off_the_numbers(story):
+    assert story.best == "bfloat16"
+    assert story.ridge("bfloat16") == 10
+    assert story.machine_table().loc["float32", "least time to read them (ms)"] == 4
+    assert len(story.points()) == 4
+    assert story.points_title() == (
+        "bfloat16: 2 of 4 steps lie left of the ridge, where memory limits"
+    )
+    batch, growth = story.growth()
+    assert batch == 8
+    assert growth == pytest.approx(0.02 / 0.01125)
+    text = story.answer()
+    assert "so **memory** is its limit" in text
+    assert "`bfloat16` gave **2.00x**" in text
+    story.check()
+
+
+def test_a_batch_that_costs_as_much_as_its_parts_is_no_finding(story):
+    samples = story.data.samples
+    mask = (samples["name"] == "decode_measured_s") & (samples["index"] == 1)
+    samples.loc[mask, "value"] = 1.0
+    with pytest.raises(AssertionError, match="batching pays"):
+        story.check()
+
+
+def test_utilisation_is_work_over_time_and_limit(story):
+    table = utilisation(story.decode("bfloat16"), 1e11, 1e12)
+    first = table.iloc[0]
+    assert first["MBU (%)"] == pytest.approx(100 * (2e8 + 1e4) / (0.01125 * 1e11), abs=0.01)
+    assert first["MFU (%)"] == pytest.approx(100 * 2e8 / (0.01125 * 1e12), abs=0.01)
+    assert first["tokens in the step"] == 1
+
+
+def test_the_step_plot_has_units_bounds_and_the_finding(story):
+    curves = {name: story.decode(name) for name in story.rows}
+    axes = step_time_axes(curves, "Sequences", story.growth_title())
+    assert axes.get_xlabel() == "Sequences"
+    assert "(ms)" in axes.get_ylabel()
+    labels = axes.get_legend_handles_labels()[1]
+    assert sorted(labels) == sorted(
+        f"{name}, {what}" for name in curves for what in ("measured", "least possible")
+    )
+
+
+def test_miniatures_ask_the_questions_of_their_stage():
+    names = [spec.name for spec in miniature_specs("batching", "x")]
+    assert names == ["scheduling", "max_num_seqs", "token_budget", "page_size", "prefix_cache"]
+    for spec in [*miniature_specs("batching"), *miniature_specs("baseline")]:
+        for slug in spec.candidates:
+            spec.engine_config(slug)  # every combination is a valid configuration
+    with pytest.raises(ConfigError, match="no miniature"):
+        miniature_specs("select")
