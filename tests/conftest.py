@@ -14,7 +14,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +175,13 @@ def gemma_path() -> Path:
         return resolve_model("gemma-3-270m-q4_k_m", show_progress=False).path
     except DownloadError as error:
         pytest.skip(f"Gemma cannot be fetched here: {error.message}")
+
+
+@pytest.fixture(autouse=True)
+def _keep_logging() -> Iterator[None]:
+    """Undo what a command line run in this process does to logging."""
+    logger, root = logging.getLogger("infopt"), logging.getLogger()
+    level, handlers = logger.level, list(root.handlers)
+    yield
+    logger.setLevel(level)
+    root.handlers[:] = handlers

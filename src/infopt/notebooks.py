@@ -15,9 +15,11 @@ Papermill does the work; this module closes the gaps that let a wrong report loo
 from __future__ import annotations
 
 import ast
+import os
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -181,6 +183,9 @@ def launch_kernel() -> None:
     from ipykernel.iostream import OutStream
     from ipykernel.kernelapp import launch_new_instance
 
+    # Nobody watches a progress bar here; what it redraws would pile up in the executed copy.
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    warnings.filterwarnings("ignore", message="IProgress not found")
     write = OutStream.write
 
     def write_and_flush(stream: OutStream, text: str) -> int | None:

@@ -28,6 +28,12 @@ def test_a_specification_survives_json(config):
     assert SliceSpec.from_json(select_spec(config, "validation").to_json()).seeds == (1001, 1002)
 
 
+def test_candidates_keep_their_order(make_spec):
+    """Sorted by name, page-16 would stand before page-8 in every plot."""
+    spec = make_spec(candidates={f"page-{n}": {"block_size": n} for n in (8, 16, 4)})
+    assert list(SliceSpec.from_json(spec.to_json()).candidates) == ["page-8", "page-16", "page-4"]
+
+
 def test_an_unknown_key_of_a_specification_is_an_error(make_spec):
     values = json.loads(make_spec().to_json()) | {"repeat": 1}
     with pytest.raises(ConfigError, match=r"'repeat'.*'repeats'"):
@@ -65,7 +71,7 @@ def test_options_of_a_candidate_win_over_the_slice_and_that_over_the_pipeline(co
     spec = slice_spec(config, "batching", "scheduling")  # the slice sets max_num_seqs to 8
     inherited = spec.inherit({"dtype": "float32", "block_size": 32})
     engine = inherited.engine_config("static", num_threads=1)
-    assert (engine.max_num_seqs, engine.scheduling) == (8, "static")
+    assert (engine.max_num_seqs, engine.scheduling) == (4, "static")
     assert (engine.dtype, engine.block_size, engine.max_model_len) == ("float32", 32, 64)
     assert engine.num_threads == 1
     assert spec.base["block_size"] == 8  # the original is left alone
@@ -100,4 +106,4 @@ def test_the_random_model_lies_in_the_results(config):
 def test_a_caption_reads_the_settings_in_words(config):
     words = slice_spec(config, "batching", "scheduling").describe()
     assert words["candidates"] == "static, static_padded, continuous"
-    assert "output tokens (kind zipf, alpha 1.0, min 2, max 96)" in words["workload"]
+    assert "output tokens (kind zipf, alpha 1.0, min 2, max 48)" in words["workload"]

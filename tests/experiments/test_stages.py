@@ -62,7 +62,7 @@ def test_the_baseline_measures_steps_and_single_requests(tmp_path, make_spec):
     lengths = {len(v) for k, v in record.samples.items() if k.startswith("decode_")}
     assert lengths == {3}
     assert record.samples["decode_bytes"] == sorted(record.samples["decode_bytes"])
-    assert record.extra["single_num_requests"] == 1
+    assert record.extra["single_num_requests"] == 3  # three rounds of one request
     assert record.extra["single_tpot_p50_s"] > 0
     assert record.quality is None  # this slice asks for no tier
 

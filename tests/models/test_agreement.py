@@ -120,9 +120,9 @@ def decode_forced(llm: LLM, ids: list[int], num_prompt: int) -> list[float]:
             step = len(values)
             token = ids[num_prompt + step]
             values.append(float(torch.log_softmax(logits[-1], -1)[token]))
-            logits = logits.clone()
-            logits[-1, token] = logits.max() + 1
-            yield logits
+            forced = logits.clone()
+            forced[-1, token] = logits.max() + 1
+            yield forced
 
     engine.runner.logit_blocks = force  # type: ignore[method-assign]
     try:

@@ -28,14 +28,17 @@ class PagedBatch:
         """Run an attention op on the batch."""
         return op(self.q, self.pages, self.ctx, self.group, scale, softcap)
 
-    def dense(self, scale=0.125, softcap=None) -> torch.Tensor:
-        """The same in float64, sequence by sequence, over a full score matrix."""
+    def dense(self, scale=0.125, softcap=None, *, absolute=False) -> torch.Tensor:
+        """The same in float64, sequence by sequence, over a full score matrix.
+
+        With ``absolute`` of the absolute values: what rounding errors are relative to.
+        """
         starts = self.ctx.query_starts
         rows = [
             dense_attention(
                 self.q[begin:end],
                 self.keys[i],
-                self.values[i],
+                self.values[i].abs() if absolute else self.values[i],
                 self.ctx.positions[begin:end],
                 self.group.window,
                 scale,

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, Pipeline
+from pipeline_run import ROOT, Pipeline
 
 pytestmark = pytest.mark.workflow
 MODELS = [

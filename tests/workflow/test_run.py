@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import LONG, Pipeline, check, small_config
+from pipeline_run import LONG, Pipeline, check, small_config
 
 pytestmark = pytest.mark.workflow
 

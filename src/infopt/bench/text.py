@@ -21,7 +21,10 @@ _MAX_TEXT_CHARS = 1_000_000
 class Encoder(Protocol):
     """The part of a tokenizer that workloads use."""
 
-    chat_template: str | None
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template, if there is one."""
+        ...
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a text."""

@@ -14,7 +14,7 @@ from infopt.bench.paired import PairedResult, run_paired
 from infopt.bench.slo import SLO
 from infopt.cli.console import note
 from infopt.config import EngineConfig
-from infopt.experiments.arms import Arm
+from infopt.experiments.arms import Arm, make_requests
 from infopt.experiments.devices import measuring_device
 from infopt.experiments.machine import machine_peaks
 from infopt.experiments.sections import comparison_section, load_sections
@@ -95,8 +95,9 @@ def run_bench(configs: Mapping[str, EngineConfig], plan: BenchPlan) -> BenchRepo
 def _open(stack: ExitStack, name: str, config: EngineConfig, plan: BenchPlan) -> Arm:
     note(f"loading {name} ({config.model})")
     load = "open" if plan.open_loop else "closed"
-    arm = Arm(name, config, plan.workload, load=load, seeds=[plan.seed], slo=plan.slo)
-    return stack.enter_context(arm)
+    arm = stack.enter_context(Arm(name, config, load=load, slo=plan.slo))
+    arm.requests = [make_requests(arm.llm, plan.workload, plan.seed)]
+    return arm
 
 
 def _record(

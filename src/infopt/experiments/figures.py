@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infopt.errors import ResultError
-from infopt.plotting import bars_with_interval, pareto, ratio_forest, save
+from infopt.experiments.findings.tables import forest_axes
+from infopt.plotting import bars_with_interval, pareto, save
 from infopt.results import read_table
 from infopt.select import get_objective, read_recommendation
 
@@ -50,7 +51,7 @@ def slice_axes(rows: pd.DataFrame, criterion: str) -> Axes:
     """Return ratios with intervals, or the plain numbers where nothing was compared."""
     wanted = get_objective(criterion)
     if f"comparison.{wanted.paired}.median" in rows.columns and wanted.paired:
-        return ratio_forest(rows, wanted.paired, label="extra.candidate")
+        return forest_axes(rows, wanted.paired)
     return bars_with_interval(rows, wanted.column, label="extra.candidate")
 
 

@@ -72,8 +72,14 @@ class SliceSpec:
     models_file: str | None = None
 
     def to_json(self) -> str:
-        """Return one line of JSON, the same for the same specification."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        """Return one line of JSON, the same for the same specification.
+
+        Keys are sorted, so that a reordered configuration file is no change; candidates are a list,
+        because their order is the one in which they are measured and shown.
+        """
+        values = dataclasses.asdict(self)
+        values["candidates"] = [[slug, options] for slug, options in self.candidates.items()]
+        return json.dumps(values, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> SliceSpec:
@@ -84,8 +90,9 @@ class SliceSpec:
         """
         values = json.loads(text)
         check_known_keys(values, [f.name for f in dataclasses.fields(cls)], "a slice")
+        candidates = dict(values.pop("candidates"))
         lists = {k: tuple(v) for k, v in values.items() if isinstance(v, list)}
-        return cls(**{**values, **lists})
+        return cls(**{**values, **lists, "candidates": candidates})
 
     def engine_config(self, slug: str, **changes: Any) -> EngineConfig:
         """Return the engine configuration of a candidate."""

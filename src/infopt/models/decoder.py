@@ -155,7 +155,7 @@ class Decoder:
         rotation: tuple[torch.Tensor, torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         config, ops, eps = self.config, self.ops, self.config.rms_norm_eps
-        normed, residual = ops.add_rms_norm(x, residual, layer.input_norm, eps)
+        normed, total = ops.add_rms_norm(x, residual, layer.input_norm, eps)
         kv = ctx.groups[group]
         q = ops.rotary_and_write(layer.qkv(normed), *rotation, pages, kv.slots, layer.head_norms)
         attended = ops.attention(
@@ -163,14 +163,13 @@ class Decoder:
         )
         x = layer.output(attended)
         if layer.pre_mlp_norm is None or layer.post_mlp_norm is None:
-            normed, residual = ops.add_rms_norm(x, residual, layer.post_attention_norm, eps)
-            return layer.down(ops.gated_activation(layer.gate_up(normed), config.activation)), (
-                residual
-            )
+            normed, total = ops.add_rms_norm(x, total, layer.post_attention_norm, eps)
+            x = layer.down(ops.gated_activation(layer.gate_up(normed), config.activation))
+            return x, total
         x = rms_norm(x, layer.post_attention_norm, eps)
-        normed, residual = ops.add_rms_norm(x, residual, layer.pre_mlp_norm, eps)
+        normed, total = ops.add_rms_norm(x, total, layer.pre_mlp_norm, eps)
         x = layer.down(ops.gated_activation(layer.gate_up(normed), config.activation))
-        return rms_norm(x, layer.post_mlp_norm, eps), residual
+        return rms_norm(x, layer.post_mlp_norm, eps), total
 
     def _load_layer(self, index: int) -> DecoderLayer:
         config, at = self.config, f"model.layers.{index}"

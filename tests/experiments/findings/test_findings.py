@@ -5,10 +5,17 @@ import pytest
 
 from infopt.errors import ConfigError, ResultError
 from infopt.experiments.findings import batching
-from infopt.experiments.findings.data import StageResults, choices_table, ratio_sentence
+from infopt.experiments.findings.data import StageResults, choices_table
 from infopt.experiments.findings.miniature import miniature_specs
 from infopt.experiments.findings.roofline import RooflineStory
 from infopt.experiments.findings.step_times import step_time_axes, utilisation
+from infopt.experiments.findings.tables import (
+    compare_table,
+    forest_axes,
+    forest_title,
+    full_text,
+    ratio_sentence,
+)
 
 
 def ratio(median, verdict, reference, metric="output_tokens_per_s"):
@@ -29,6 +36,7 @@ def row(name, candidate, position, **values):
         "throughput.output_tokens_per_s": 100.0,
         "latency.tpot_s.p50": 0.01,
         "latency.itl_s.p90": 0.02,
+        "latency.itl_s.p99": None,
         "latency.ttft_s.p50": 0.1,
     } | {key.replace("__", "."): value for key, value in values.items()}
 
@@ -106,6 +114,31 @@ def test_rows_come_in_the_order_of_the_configuration(results):
 
 def test_what_was_not_compared_is_said_so(results):
     assert ratio_sentence(results.row("scheduling", "static"), "ttft_s") == "not compared"
+
+
+def test_a_title_names_what_is_decided_and_a_table_the_reference(results):
+    rows = results.rows("scheduling")
+    assert forest_title(rows, "output_tokens_per_s") == (
+        "Output throughput against static: continuous 1.80x"
+    )
+    assert forest_title(results.rows("prefix_cache"), "ttft_s") == (
+        "TTFT against cache-off: cache-on 0.20x"
+    )
+    axes = forest_axes(rows, "output_tokens_per_s")
+    assert "static" in [t.get_text() for t in axes.texts]
+    table = compare_table(rows, ["throughput.output_tokens_per_s"], "output_tokens_per_s")
+    assert list(table["output throughput, ratio"]) == ["reference", "1.80 [1.62, 1.98] better"]
+
+
+def test_nothing_decided_is_said(results):
+    results.table["comparison.ttft_s.verdict"] = "undecided"
+    title = forest_title(results.rows("prefix_cache"), "ttft_s")
+    assert title == "No TTFT differs from that of cache-off beyond doubt"
+
+
+def test_long_texts_are_shown_in_full():
+    long = "word " * 40
+    assert long.strip() in full_text(pd.DataFrame({"why": [long.strip()]})).to_html()
 
 
 def test_choices_are_a_table_with_their_reason(results):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from infopt.experiments.findings.data import StageResults, ratio_sentence
+from infopt.experiments.findings.data import StageResults
+from infopt.experiments.findings.tables import ratio_sentence
+from infopt.plotting.data import is_missing
 from infopt.select.rows import Row, rows_of
 
 
@@ -23,8 +25,8 @@ def batch_size(data: StageResults) -> str:
     gain = many["throughput.output_tokens_per_s"] / few["throughput.output_tokens_per_s"]
     price = many["latency.tpot_s.p50"] / few["latency.tpot_s.p50"]
     return (
-        f"From {few['config.max_num_seqs']:.0f} to {many['config.max_num_seqs']:.0f} sequences at once the "
-        f"throughput rose **{gain:.1f}x**, while the time between a user's tokens rose "
+        f"From {few['config.max_num_seqs']:.0f} to {many['config.max_num_seqs']:.0f} sequences at "
+        f"once the throughput rose **{gain:.1f}x**, while the time between a user's tokens rose "
         f"{price:.1f}x. Take the largest number whose time per token you can promise."
     )
 
@@ -43,10 +45,10 @@ def page_size(data: StageResults) -> str:
     """Say how much memory small and large pages waste."""
     tight, wide = _ends(data, "page_size", "config.block_size")
     return (
-        f"Pages of {tight['config.block_size']:.0f} tokens left {tight['memory.kv_waste_share']:.1%} "
-        f"of their slots empty, pages of {wide['config.block_size']:.0f} tokens "
-        f"{wide['memory.kv_waste_share']:.1%}. Memory that is wasted is memory in which no further "
-        "request runs."
+        f"Pages of {tight['config.block_size']:.0f} tokens left "
+        f"{tight['memory.kv_waste_share']:.1%} of their slots empty, pages of "
+        f"{wide['config.block_size']:.0f} tokens {wide['memory.kv_waste_share']:.1%}. Memory that "
+        "is wasted is memory in which no further request runs."
     )
 
 
@@ -99,8 +101,10 @@ def _ends(data: StageResults, name: str, column: str) -> tuple[Row, Row]:
 
 
 def _gaps(row: Row) -> str:
-    gap, first = row["latency.itl_s.p90"], row["latency.ttft_s.p50"]
+    # The rare long gaps are the point; p99 needs 100 gaps, which a miniature may not have.
+    name, part = ("p99", "hundred") if not is_missing(row["latency.itl_s.p99"]) else ("p90", "ten")
     return (
-        f"one gap in ten between tokens was longer than {1e3 * gap:.0f} ms and the median first "
-        f"token came after {1e3 * first:.0f} ms"
+        f"one gap in {part} between tokens was longer than "
+        f"{1e3 * row[f'latency.itl_s.{name}']:.0f} ms and the median first token came after "
+        f"{1e3 * row['latency.ttft_s.p50']:.0f} ms"
     )

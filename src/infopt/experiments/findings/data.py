@@ -11,7 +11,7 @@ and taken over by the next opening.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +24,7 @@ from infopt.experiments.stages import run_stage
 from infopt.experiments.tables import collect
 from infopt.experiments.yaml_files import read_yaml
 from infopt.models.fetch import cache_dir
-from infopt.plotting.data import is_missing
 from infopt.results import load_samples, read_table, record_path
-from infopt.results.metrics import metric_of
 from infopt.select.rows import rows_of
 
 if TYPE_CHECKING:
@@ -127,20 +125,6 @@ def _of_miniature(stage: str, model: str | None) -> StageResults:
     return StageResults(table, load_samples(paths), chosen, note, is_miniature=True)
 
 
-def ratio_sentence(row: Mapping[str, Any], metric: str) -> str:
-    """Return a paired ratio in words: ``1.83x the output throughput of x [1.7, 1.9] (better)``."""
-    base = f"comparison.{metric}"
-    median = row.get(f"{base}.median")
-    if is_missing(median):
-        return "not compared"
-    reference = str(row[f"{base}.reference"]).rpartition(".")[2]
-    label = metric_of(metric).label
-    return (
-        f"**{median:.2f}x** the {label if label.isupper() else label.lower()} of {reference} "
-        f"[{row[f'{base}.low']:.2f}, {row[f'{base}.high']:.2f}] ({row[f'{base}.verdict']})"
-    )
-
-
 def choices_table(chosen: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Return what was chosen for each question, with the reason, as a table."""
     import pandas as pd
@@ -156,18 +140,3 @@ def choices_table(chosen: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
         for name, entry in chosen.items()
     ]
     return pd.DataFrame(rows).set_index("question")
-
-
-def verdicts(rows: pd.DataFrame, metric: str) -> dict[str, str]:
-    """Return verdict by candidate of one comparison; the reference itself is left out."""
-    column = f"comparison.{metric}.verdict"
-    return {
-        str(name): str(verdict)
-        for name, verdict in zip(rows["extra.candidate"], rows[column], strict=True)
-        if isinstance(verdict, str)
-    }
-
-
-def names_of(candidates: Sequence[str]) -> str:
-    """Join names for a sentence, as code."""
-    return ", ".join(f"`{name}`" for name in candidates) or "none"

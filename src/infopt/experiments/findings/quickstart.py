@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from infopt.bench.stats import Interval, bootstrap_interval
+from infopt.experiments.findings.tables import full_text
 from infopt.outputs import RequestOutput, ScoreOutput
 from infopt.plotting import bars_with_interval
 from infopt.select import Recommendation
@@ -16,9 +18,17 @@ from infopt.select import Recommendation
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from pandas.io.formats.style import Styler
 
 
-def request_table(outputs: Sequence[RequestOutput]) -> pd.DataFrame:
+def shuffled(text: str, seed: int = 0) -> str:
+    """Return the words of a text in another order."""
+    words = text.split()
+    random.Random(seed).shuffle(words)
+    return " ".join(words)
+
+
+def request_table(outputs: Sequence[RequestOutput]) -> Styler:
     """Return prompts, answers and their times as a table to display."""
     import pandas as pd
 
@@ -32,7 +42,7 @@ def request_table(outputs: Sequence[RequestOutput]) -> pd.DataFrame:
         }
         for output in outputs
     ]
-    return pd.DataFrame(rows).set_index("prompt")
+    return full_text(pd.DataFrame(rows).set_index("prompt"))
 
 
 def surprise_table(scores: Mapping[str, ScoreOutput]) -> pd.DataFrame:
@@ -68,7 +78,9 @@ def surprise_axes(scores: Mapping[str, ScoreOutput]) -> Axes:
     first, *_, last = means
     factor = means[last].estimate / means[first].estimate
     title = f"{last.capitalize()} surprise the model {factor:.1f}x as much as {first}"
-    return bars_with_interval(table, column, title=title)
+    axes = bars_with_interval(table, column, title=title)
+    axes.set_xlabel("Surprise (bits per token)")
+    return axes
 
 
 def _surprise(score: ScoreOutput) -> Interval:
@@ -104,7 +116,7 @@ def answer(
 
     Args:
         prompts: What was generated from.
-        surprises: From `surprise_table`: a sentence, then its words shuffled.
+        surprises: From `surprise_table`: a text, then its words shuffled.
         asked: The first and the second question about one document.
         recommendation: None where no pipeline has run.
     """
@@ -115,7 +127,7 @@ def answer(
         chosen = f"`{recommendation.run}`" if recommendation.run else "that nothing is feasible"
     lines = [
         f"One object generates, chats, samples, scores; {len(prompts)} prompts shared its steps.",
-        f"Shuffling a sentence raised its surprise from {bits[0]:.1f} to {bits[1]:.1f} bits per "
+        f"Shuffling the words raised its surprise from {bits[0]:.1f} to {bits[1]:.1f} bits per "
         "token: the model knows more than words.",
         f"The second question about a document took **{saved:.0%}** of its prompt from the cache.",
         f"The recommendation for this machine is {chosen}.",

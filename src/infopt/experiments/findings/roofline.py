@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from infopt.experiments.findings.data import StageResults, ratio_sentence
+from infopt.experiments.findings.data import StageResults
 from infopt.experiments.findings.step_times import step_points, utilisation
+from infopt.experiments.findings.tables import ratio_sentence
 from infopt.plotting.data import floats
 from infopt.select.rows import Row, rows_of
 

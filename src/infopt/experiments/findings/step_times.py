@@ -42,7 +42,7 @@ def step_time_axes(curves: Mapping[str, pd.DataFrame], what: str, title: str) ->
         ax.plot(x, bound, color=colors[name], linestyle="--", label=f"{name}, least possible")
     ticks = sorted({float(v) for curve in curves.values() for v in floats(curve, "num_tokens")})
     ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
+    ax.set_yscale("log", base=2)
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
