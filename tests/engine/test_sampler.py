@@ -342,12 +342,13 @@ def test_bias_acts_before_penalties_and_the_mask_after() -> None:
     assert changed.tolist() == [[1.5, 1.0, float("-inf")]]  # (1 + 3) / 2 - 0.5
 
 
+@pytest.mark.parametrize("bias", [{}, {1: 0.5}])
 @pytest.mark.parametrize("num_output", [0, 1, 2, 3])
-def test_stop_tokens_are_masked_before_min_tokens(num_output: int) -> None:
+def test_stop_tokens_are_masked_before_min_tokens(num_output: int, bias) -> None:
     logits = torch.tensor([[9.0, 0.0, 8.0]])
     chosen = sample(
         logits,
-        [row((), (1,) * num_output, temperature=0, min_tokens=2, stop_ids=(0, 2))],
+        [row((), (1,) * num_output, temperature=0, min_tokens=2, stop_ids=(0, 2), logit_bias=bias)],
     )
     assert chosen == [1 if num_output < 2 else 0]
 

@@ -27,7 +27,7 @@ rule execute_notebook:
         f"{RESULTS}/benchmarks/notebooks.{{name}}.tsv"
     conda:
         "../../envs/notebooks.yaml"
-    threads: 1
+    threads: measure_threads()
     resources:
         mem_mb=4000,
         runtime=15,

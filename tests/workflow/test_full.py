@@ -1,0 +1,66 @@
+"""The whole pipeline on a tiny random model: every rule, every notebook, and the report."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the pipeline has run with the configuration of the profile `ci`."""
+    folder = tmp_path_factory.mktemp("full")
+    snakemake(folder, "--cores", "2")
+    return folder
+
+
+def snakemake(folder, *arguments):
+    done = subprocess.run(
+        [
+            sys.executable,
+            *("-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")),
+            *("--configfile", str(ROOT / "config" / "ci.yaml")),
+            *arguments,
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return done.stdout + done.stderr
+
+
+def test_everything_is_there(folder):
+    results = folder / "results" / "ci"
+    names = ("00_quickstart", "10_roofline", "20_batching")
+    for name in names:
+        assert (results / "notebooks" / f"{name}.ipynb").is_file()
+        assert "<html" in (results / "notebooks" / f"{name}.html").read_text()[:2000].lower()
+    assert len(list((results / "figures").glob("*.png"))) == 7
+    assert {p.stem for p in (results / "tables").glob("*.parquet")} == {
+        "baseline",
+        "batching",
+        "select",
+    }
+    assert "config:" in (results / "recommendation.yaml").read_text()
+    assert (results / "tables" / "durations.csv").read_text().count("\n") == 13
+
+
+def test_a_second_run_has_nothing_to_do(folder):
+    assert "Nothing to be done" in snakemake(folder, "--cores", "2")
+
+
+def test_the_report_holds_figures_notebooks_and_captions(folder):
+    snakemake(folder, "--report", "report.html")
+    text = (folder / "report.html").read_text()
+    for part in ("recommendation.yaml", "20_batching.html", "batching.scheduling.png"):
+        assert part in text
+    # captions quote the settings of this run
+    assert "Candidates static, continuous, each against static" in text
+    assert "in turns (2 pairs" in text
