@@ -97,7 +97,10 @@ def test_a_forced_step_with_new_numbers_rebuilds_the_figure(copy):
 )
 def test_a_killed_measurement_leaves_no_half_of_a_result(copy, options):
     """Pins: a half-written output counted as complete, or all measurements went with the job."""
-    for made in (MANIFEST, TABLE):  # a missing manifest alone is not missed while its table is there
+    for made in (
+        MANIFEST,
+        TABLE,
+    ):  # a missing manifest alone is not missed while its table is there
         (copy.folder / made).unlink()
     kept, lost = (copy.folder / RECORDS / f"{slug}.json" for slug in manifest_records(copy))
     lost.unlink()
