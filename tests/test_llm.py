@@ -88,20 +88,54 @@ def test_default_params_sample_sixteen_tokens(llm: LLM) -> None:
     assert 1 <= len(output.outputs[0].token_ids) <= 16
 
 
-@pytest.mark.parametrize("prompts", ["", [[]], [5, "a"], [None], [[1.5]], [[[1]]]])
+@pytest.mark.parametrize(
+    "prompts",
+    ["", [[]], ["a", ""], ["a", [10**6]], [5, "a"], ["a", 5], [None], [[1.5]], [[[1]]], None, 5],
+)
 def test_one_bad_prompt_means_that_nothing_runs(llm: LLM, prompts) -> None:
+    """Pins: the requests before a refused one were reported to the next call, which failed."""
     before = llm.engine.stats.num_steps
     with pytest.raises(PromptError):
         llm.generate(prompts, GREEDY)
     assert llm.engine.stats.num_steps == before
-    assert not llm.engine.scheduler.has_unfinished
+    assert not llm.engine.has_unfinished
     assert len(llm.generate("a", GREEDY)) == 1
 
 
-@pytest.mark.parametrize("params", [{"max_tokens": 3}, ["greedy"], [None]])
+def test_one_long_prompt_among_good_ones(llm: LLM) -> None:
+    with pytest.raises(PromptTooLongError, match=r"200 tokens.*128"):
+        llm.generate([[5] * 3, [5] * 200], GREEDY)
+    assert not llm.engine.scheduler.has_unfinished
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 3}, ["greedy"], [None], [], 5, "greedy"])
 def test_params_of_another_type_are_refused(llm: LLM, params) -> None:
-    with pytest.raises(InfoptError, match="sampling_params"):
+    with pytest.raises(InfoptError, match=r"sampling_params"):
         llm.generate(["a"], params)
+
+
+def test_an_interrupted_run_can_be_repeated(llm: LLM, monkeypatch) -> None:
+    expected = llm.generate(["a", "b"], GREEDY)
+    calls = iter(range(100))
+    real = llm.engine.runner.hidden
+
+    def interrupted(ctx):
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return real(ctx)
+
+    monkeypatch.setattr(llm.engine.runner, "hidden", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["a", "b"], GREEDY)
+    again = llm.generate(["a", "b"], GREEDY)
+    assert [o.outputs[0].token_ids for o in again] == [o.outputs[0].token_ids for o in expected]
+
+
+def test_other_requests_of_the_engine_are_served_and_not_returned(llm: LLM) -> None:
+    """Pins: a request added to the engine directly was counted as one of the call's own."""
+    llm.engine.add_request("mine", [5, 6], GREEDY.replace(max_tokens=1))
+    assert [len(o.outputs) for o in llm.generate(["a", "b"], GREEDY)] == [1, 1]
+    assert not llm.engine.abort("mine")
 
 
 # ------------------------------------------------------------------ chat
@@ -118,7 +152,7 @@ def test_chat_reads_the_template(llm: LLM) -> None:
     assert len(open_turn.prompt_token_ids) < len(one.prompt_token_ids)
 
 
-@pytest.mark.parametrize("messages", [[], "hi", [["text"]], [[{"role": "user"}, 5]]])
+@pytest.mark.parametrize("messages", [[], "hi", USER, None, 5, [["text"]], [[{"role": "user"}, 5]]])
 def test_bad_conversations_are_refused(llm: LLM, messages) -> None:
     with pytest.raises(PromptError):
         llm.chat(messages, GREEDY)
@@ -175,7 +209,7 @@ def test_bad_ids_for_logits_are_refused(llm: LLM, bad) -> None:
         llm.logits(bad)
 
 
-@pytest.mark.parametrize("bad", ["", [[]], [[320]], [[1.5]]])
+@pytest.mark.parametrize("bad", ["", [[]], [[320]], [[1.5]], ["a", None], None, 5])
 def test_bad_texts_for_scores_are_refused(llm: LLM, bad) -> None:
     with pytest.raises(PromptError):
         llm.score(bad)
@@ -218,6 +252,9 @@ def test_a_config_or_a_model_but_not_both(tiny_model_dir) -> None:
         LLM(folder, config=config)
     with pytest.raises(ConfigError, match="either a model or a config"):
         LLM()
+    with pytest.raises(ConfigError, match="EngineConfig, got dict"):
+        LLM(config={"model": folder})
+    llm.close()  # a second time
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from infopt.config import EngineConfig
 from infopt.engine.clock import Clock
 from infopt.engine.engine import Engine
 from infopt.engine.loader import build_engine
-from infopt.errors import ConfigError, PromptError
+from infopt.errors import ConfigError, PromptError, SamplingParamsError
 from infopt.models.config import ModelConfig
 from infopt.models.tokenizer import Tokenizer
 from infopt.outputs import RequestOutput, ScoreOutput
@@ -58,6 +58,13 @@ class LLM:
                 remedy='LLM("smollm2-135m-instruct-q4_1") or LLM(config=EngineConfig(...)).',
             )
         if config is not None:
+            if not isinstance(config, EngineConfig):
+                raise ConfigError(
+                    f"config must be an EngineConfig, got {type(config).__name__}.",
+                    field="config",
+                    value=config,
+                    remedy="EngineConfig.from_dict reads plain data.",
+                )
             self.config = config.replace(**options)
         else:
             self.config = EngineConfig.from_dict({"model": model, **options})
@@ -108,7 +115,7 @@ class LLM:
             InfoptError: If any prompt or parameter is bad; nothing has run then.
         """
         prompts = _as_list(prompts)
-        params = _per_prompt(sampling_params or SamplingParams(), len(prompts))
+        params = _per_prompt(sampling_params, len(prompts))
         with self._requests(prompts, params) as request_ids:
             return self._run(request_ids, "generating", use_tqdm)
 
@@ -132,8 +139,13 @@ class LLM:
             use_tqdm: Show progress.
             template_options: Passed to the template.
         """
-        if not messages:
-            raise PromptError("no messages.", field="messages", value=[])
+        if not isinstance(messages, list | tuple) or not messages:
+            raise PromptError(
+                f"messages must be a list of at least one message, got {messages!r}.",
+                field="messages",
+                value=messages,
+                remedy='[{"role": "user", "content": "..."}]',
+            )
         conversations: Any = [messages] if isinstance(messages[0], Mapping) else messages
         prompts: list[Prompt] = [
             self.tokenizer.apply_chat_template(
@@ -203,9 +215,10 @@ class LLM:
         self.engine.reset_prefix_cache()
 
     def close(self) -> None:
-        """End all requests and let go of model and pages."""
-        self.engine.abort_all()
-        del self.engine
+        """End all requests and let go of model and pages; a second call does nothing."""
+        if hasattr(self, "engine"):
+            self.engine.abort_all()
+            del self.engine
 
     def __enter__(self) -> LLM:
         return self
@@ -227,16 +240,18 @@ class LLM:
             yield request_ids
         except BaseException:
             for request_id in request_ids:
-                self.engine.abort(request_id)
+                self.engine.discard(request_id)
             raise
 
     def _run(self, request_ids: list[str], verb: str, use_tqdm: bool) -> list[RequestOutput]:
         outputs: dict[str, RequestOutput] = {}
+        pending = set(request_ids)  # the engine may serve others as well
         with _counter(len(request_ids), verb, use_tqdm) as advance:
-            while len(outputs) < len(request_ids):
+            while pending:
                 for output in self.engine.step():
-                    if output.finished:
+                    if output.finished and output.request_id in pending:
                         outputs[output.request_id] = output
+                        pending.remove(output.request_id)
                         advance(1)
         return [outputs[request_id] for request_id in request_ids]
 
@@ -244,6 +259,12 @@ class LLM:
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
+    if not isinstance(prompts, Iterable):
+        raise PromptError(
+            f"prompts must be text, token ids or a list of either, got {prompts!r}.",
+            field="prompts",
+            value=prompts,
+        )
     prompts = list(prompts)  # type: ignore[arg-type]
     if prompts and isinstance(prompts[0], int):
         return [prompts]  # type: ignore[list-item]
@@ -251,10 +272,19 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def _per_prompt(
-    params: SamplingParams | Sequence[SamplingParams], num_prompts: int
+    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
 ) -> list[SamplingParams]:
+    if params is None:
+        params = SamplingParams()
     if isinstance(params, SamplingParams):
         return [params] * num_prompts
+    if not isinstance(params, list | tuple):
+        raise SamplingParamsError(
+            f"sampling_params must be a SamplingParams or a list of them, got {params!r}.",
+            field="sampling_params",
+            value=params,
+            remedy="SamplingParams.from_dict reads plain data.",
+        )
     if len(params) != num_prompts:
         raise PromptError(
             f"{num_prompts} prompts, but {len(params)} sampling_params.",
