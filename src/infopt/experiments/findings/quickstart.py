@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,12 +20,62 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas.io.formats.style import Styler
 
+    from infopt.llm import LLM
+
 
 def shuffled(text: str, seed: int = 0) -> str:
     """Return the words of a text in another order."""
     words = text.split()
     random.Random(seed).shuffle(words)
     return " ".join(words)
+
+
+def facts_table(llm: LLM) -> pd.DataFrame:
+    """Return what loading a model settled: where it runs, how, and what its memory holds."""
+    import pandas as pd
+
+    facts = llm.stats()
+    memory = facts["memory"]
+    values = {
+        "device": facts["device"],
+        "computes in": facts["dtype"],
+        "threads": facts["num_threads"],
+        "weights (MiB)": round(memory["weights_bytes"] / 2**20, 1),
+        "KV cache per token (KiB)": round(memory["kv_bytes_per_token"] / 2**10, 1),
+        "KV cache in all (MiB)": round(memory["kv_pool_bytes"] / 2**20, 1),
+        "tokens that fit into it": facts["pages"]["total"] * llm.config.block_size,
+        "kernels": ", ".join(sorted({op["backend"] for op in facts["ops"].values()})),
+    }
+    return pd.Series(values, name=llm.config.model).to_frame()
+
+
+def counter_table(stats: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the counters of ``LLM.stats()`` in words."""
+    import pandas as pd
+
+    values = {
+        "requests": stats["requests"],
+        "prompt tokens": stats["prompt_tokens"],
+        "of these from the prefix cache": stats["cached_tokens"],
+        "tokens generated": stats["generated_tokens"],
+        "steps of the model": stats["steps"],
+        "requests that lost their pages": stats["preemptions"],
+    }
+    return pd.Series(values, name="since loading").to_frame()
+
+
+def reuse_table(asked: Sequence[RequestOutput]) -> pd.DataFrame:
+    """Return how much of each prompt came from the prefix cache, and what that saved."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            "prompt (tokens)": [len(a.prompt_token_ids) for a in asked],
+            "of these from the cache": [a.num_cached_tokens for a in asked],
+            "time to first token (ms)": [_ms(a.metrics.ttft_s) for a in asked],
+        },
+        index=pd.Index([f"question {i}" for i in range(1, len(asked) + 1)]),
+    )
 
 
 def request_table(outputs: Sequence[RequestOutput]) -> Styler:
