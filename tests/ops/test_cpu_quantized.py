@@ -33,7 +33,8 @@ def assert_close(y, x, weight, bias, activation_bits, magnitude=None):
     bound = 0.51 * steps * weight.abs().sum(-1) + 2e-7 * bias.double().abs()
     bound += 1e-6 * x.double().abs().sum(-1, keepdim=True) * magnitude.amax(-1)
     if y.dtype == torch.bfloat16:
-        bound += 2**-8 * expected.abs()
+        # The result is rounded, and with many rows the weights are: half a unit of 8 bits each.
+        bound += 2**-8 * expected.abs() + 2**-9 * (x.double().abs() @ weight.abs().t())
     error = (y.double() - expected).abs()
     assert y.shape == expected.shape
     assert (error <= bound + 1e-30).all(), float((error / bound).max())
@@ -142,6 +143,22 @@ def test_sixteen_bit_activations_are_finer_than_bfloat16(cpu_isa):
     exact = x.double() @ weight.t()
     error = (Q41Linear(codes, scale, minimum)(x).double() - exact).abs().mean()
     assert error < 0.1 * (x.bfloat16().double() @ weight.t() - exact).abs().mean()
+
+
+@pytest.mark.parametrize("group_size", [32, 64, 96])
+@pytest.mark.parametrize("code_bits", [4, 8])
+def test_many_bfloat16_rows(cpu_isa, group_size, code_bits):
+    """From half a group's worth of rows on another path may run; the result is as close."""
+    codes = torch.randint(0, 2**code_bits, (70, 200)).to(torch.uint8)
+    scale, offset = (torch.randn(2, 70, -(-200 // group_size)) / 16).half()
+    linear = CodeLinear(codes, scale, offset, code_bits=code_bits, group_size=group_size)
+    weight = dense(codes, scale, offset, group_size)
+    x = torch.randn(150, 200).bfloat16()
+    for rows in (group_size // 2, group_size // 2 + 1, 150):
+        assert_close(linear(x[:rows]), x[:rows], weight, None, 16)
+    wide = torch.full((150, 230), float("nan"), dtype=torch.bfloat16)
+    wide[:, :200] = x
+    assert torch.equal(linear(wide[:, :200]), linear(x))
 
 
 def test_zero_rows_and_poisoned_rows(cpu_isa):

@@ -65,8 +65,12 @@ def manifests(stage):
 
 
 def measure_threads():
-    """Return the threads of a measuring job: all cores, divided by the jobs that run at once."""
-    return max(workflow.cores // CONFIG["measure_slots"], 1)
+    """Return the threads of a measuring job: all cores, divided by the jobs that run at once.
+
+    Reports and cluster runs give no number of cores; --set-threads sets one for the latter.
+    """
+    cores = workflow.resource_settings.cores or 1
+    return max(cores // CONFIG["measure_slots"], 1)
 
 
 def model_files(wildcards):

@@ -1,6 +1,6 @@
 // float32 matrix product that is batch invariant: an output is one chain of multiply-adds per
-// kChain inputs, and the chains are added in order. Nothing else enters it, so its bits depend on its
-// row and its weights alone, whatever the number of rows or threads.
+// kChain inputs, and the chains are added in order. Nothing else enters it, so its bits depend on
+// its row and its weights alone, whatever the number of rows or threads.
 #include <algorithm>
 
 #include "linear_rows.h"

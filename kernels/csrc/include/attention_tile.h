@@ -63,13 +63,13 @@ inline void score_group(const float* q, int64_t dim, const T* keys, float* score
   }
 }
 
-// Turns the scores of one row into softmax weights in place; those outside the range become 0.
-inline Partial softmax_row(float* scores, Range range, float scale, float softcap) {
+// Scales the scores of one row in place, hides those outside the range (up to whole registers), and
+// returns the largest.
+inline float scale_scores(float* scores, Range range, float scale, float softcap) {
   constexpr int W = Vec::width;
   const Vec hidden = Vec::set(-std::numeric_limits<float>::infinity());
-  const int begin = range.lo / W * W;
   Vec highest = hidden;
-  for (int j = begin; j < range.hi; j += W) {
+  for (int j = range.lo / W * W; j < range.hi; j += W) {
     Vec s = Vec::load(scores + j) * Vec::set(scale);
     if (softcap != 0.0f) s = tanh(s / Vec::set(softcap)) * Vec::set(softcap);
     if (j < range.lo || j + W > range.hi) {
@@ -79,9 +79,15 @@ inline Partial softmax_row(float* scores, Range range, float scale, float softca
     s.store(scores + j);
     highest = max(s, highest);
   }
-  const float maximum = largest(highest);
+  return largest(highest);
+}
+
+// Turns the scores of one row into softmax weights in place; those outside the range become 0.
+inline Partial softmax_row(float* scores, Range range, float scale, float softcap) {
+  constexpr int W = Vec::width;
+  const float maximum = scale_scores(scores, range, scale, softcap);
   Vec total = Vec::zero();
-  for (int j = begin; j < range.hi; j += W) {
+  for (int j = range.lo / W * W; j < range.hi; j += W) {
     const Vec weight = exp(Vec::load(scores + j) - Vec::set(maximum));
     weight.store(scores + j);
     total = total + weight;

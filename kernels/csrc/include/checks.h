@@ -4,10 +4,9 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
+#include <pybind11/pybind11.h>
 
 #include <optional>
-
-#include <pybind11/pybind11.h>
 
 #include "bf16.h"
 

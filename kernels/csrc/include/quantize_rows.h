@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "int_vec.h"
 #include "parallel.h"
 #include "quantized.h"
 #include "rows.h"
@@ -33,11 +34,6 @@ inline float row_step(const T* x, int64_t size, float largest_code) {
   return bound == 0.0f ? 1.0f : bound / largest_code;
 }
 
-inline int32_t round_code(float x, float limit) {
-  // A NaN row has a NaN step; its codes may be anything that fits.
-  return x >= -limit && x <= limit ? static_cast<int32_t>(std::lrintf(x)) : 0;
-}
-
 template <typename T>
 inline void quantize_row(const T* x, int64_t size, int64_t group_size, bool wide, int64_t r,
                          const QuantizedRows& out) {
@@ -49,22 +45,11 @@ inline void quantize_row(const T* x, int64_t size, int64_t group_size, bool wide
   std::fill_n(sums, out.groups, 0.0f);
   std::fill_n(low, out.width, int8_t{0});
   if (wide) std::fill_n(high, out.width, int8_t{0});
-  for (int64_t g = 0; g < out.groups; ++g) {
-    const int64_t begin = g * group_size, end = std::min(begin + group_size, size);
-    int32_t total = 0;
-    for (int64_t i = begin; i < end; i += Vec::width) {
-      const int n = static_cast<int>(std::min<int64_t>(Vec::width, end - i));
-      alignas(64) float scaled[Vec::width];
-      (load(x + i, n) * inverse).store(scaled);
-      for (int j = 0; j < n; ++j) {
-        const int32_t code = round_code(scaled[j], limit + 0.5f);
-        total += code;
-        const int32_t top = wide ? (code + 128) >> 8 : 0;
-        if (wide) high[i + j] = static_cast<int8_t>(top);
-        low[i + j] = static_cast<int8_t>(code - top * 256);
-      }
-    }
-    sums[g] = static_cast<float>(total);
+  for (int64_t i = 0; i < size; i += Vec::width) {
+    // Groups are multiples of the register, and a row has room for whole registers.
+    const int n = static_cast<int>(std::min<int64_t>(Vec::width, size - i));
+    const int32_t total = store_codes(load(x + i, n) * inverse, low + i, wide ? high + i : nullptr);
+    sums[i / group_size] += static_cast<float>(total);
   }
   out.scale[r] = step;
 }

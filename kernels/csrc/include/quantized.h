@@ -1,4 +1,5 @@
-// Matrix products with quantized weights: w = scale * code + offset, per output and group of inputs.
+// Matrix products with quantized weights: w = scale * code + offset, per output and group of
+// inputs.
 //
 // Activations are quantized row by row to 8 bits, or to 16 bits as two 8-bit planes (x = 256 high +
 // low), which is finer than bfloat16: then only the weights are quantized for practical purposes.
@@ -52,5 +53,10 @@ inline int64_t packed_code_bytes(int64_t out_features, int64_t in_features, int 
 
 void pack_codes(const PackCodesArgs& args);
 void linear_quantized(const QuantizedArgs& args);
+
+// Many bfloat16 rows: weights are turned into bfloat16 block by block and multiplied as such, which
+// saves applying the scales to the sums of every row and group.
+bool dequantizing_pays(const QuantizedArgs& args);
+void linear_dequantized(const QuantizedArgs& args);
 
 }  // namespace infopt

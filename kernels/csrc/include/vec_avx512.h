@@ -75,10 +75,10 @@ inline Vec sum_lanes(const Vec (&a)[16]) {
   __m512 s[4];
   for (int i = 0; i < 4; ++i) {
     const __m512 x0 = a[i].v, x1 = a[4 + i].v, x2 = a[8 + i].v, x3 = a[12 + i].v;
-    const __m512 lo = _mm512_add_ps(_mm512_shuffle_f32x4(x0, x1, 0x44),
-                                    _mm512_shuffle_f32x4(x0, x1, 0xEE));
-    const __m512 hi = _mm512_add_ps(_mm512_shuffle_f32x4(x2, x3, 0x44),
-                                    _mm512_shuffle_f32x4(x2, x3, 0xEE));
+    const __m512 lo =
+        _mm512_add_ps(_mm512_shuffle_f32x4(x0, x1, 0x44), _mm512_shuffle_f32x4(x0, x1, 0xEE));
+    const __m512 hi =
+        _mm512_add_ps(_mm512_shuffle_f32x4(x2, x3, 0x44), _mm512_shuffle_f32x4(x2, x3, 0xEE));
     s[i] = _mm512_add_ps(_mm512_shuffle_f32x4(lo, hi, 0x88), _mm512_shuffle_f32x4(lo, hi, 0xDD));
   }
   const __m512 p = _mm512_add_ps(_mm512_unpacklo_ps(s[0], s[1]), _mm512_unpackhi_ps(s[0], s[1]));

@@ -1,9 +1,10 @@
 """Products with quantized weights in C++: int8, int4 in groups, and the q4_1 blocks of GGUF.
 
-All run one kernel for ``w = scale * code + offset`` with codes of 4 or 8 bits. Activations are
-quantized row by row inside the kernel: to 8 bits (W8A8), or to 16 bits as two planes of bytes.
-That is finer than bfloat16, so for practical purposes only the weights are quantized then. Sums of
-codes are exact integers and scales are applied in one order: products are batch invariant.
+All hold ``w = scale * code + offset`` with codes of 4 or 8 bits. Activations are quantized row by
+row inside the kernel: to 8 bits (W8A8), or to 16 bits as two planes of bytes. That is finer than
+bfloat16, so for practical purposes only the weights are quantized then. Sums of codes are exact
+integers and scales are applied in one order, so float32 products are batch invariant. In bfloat16,
+many rows (over half a group's inputs) may be multiplied with weights rounded to bfloat16 instead.
 """
 
 from __future__ import annotations
