@@ -2,6 +2,7 @@ import json
 import os
 import platform
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,7 @@ def test_bandwidth_measurement_reports_its_samples() -> None:
     assert len(measured.samples) == 3
     assert min(measured.samples) <= measured.median <= measured.best == max(measured.samples)
     assert measured.detail["working_set_bytes"] == 2**22
+    assert measured.detail["reader"] in ("mv", "sum")
     assert measured.to_dict()["quantity"] == "memory_bytes_per_s"
     assert measured.num_threads == 1
 
@@ -111,6 +113,21 @@ def test_flops_measurement_reports_its_type() -> None:
     measured = hardware.measure_matmul_flops(torch.bfloat16, 1, size=64, repeats=2)
     assert measured.detail == {"dtype": "bfloat16", "size": 64}
     assert all(s > 0 for s in measured.samples)
+
+
+def test_flops_are_measured_with_any_product() -> None:
+    seen = []
+
+    def prepare(weight: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        def multiply(x: torch.Tensor) -> torch.Tensor:
+            seen.append((x.shape, weight.shape))
+            return x
+
+        return multiply
+
+    measured = hardware.measure_matmul_flops(size=8, repeats=2, prepare=prepare)
+    assert seen == [((8, 8), (8, 8))] * 3  # the first call is warm-up
+    assert len(measured.samples) == 2
 
 
 def test_peaks_are_measured_once_per_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Measures what the documentation claims about speed, paired and with intervals.
 
-    python -m infopt.bench.claims --out docs/measurements/claims-cpu.json
+    python -m infopt.bench.claims --out docs/measurements/claims-cpu-epyc.json
 
 Four questions, each answered by arms that take turns in one process: decoding beside transformers'
 own ``generate`` on the same weights, type and prompts (1, 8 and 32 sequences); continuous beside
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument(
         "--only", choices=[*_PARTS], action="append", help="measure this part alone"
     )
-    parser.add_argument("--out", type=Path, default=Path("docs/measurements/claims-cpu.json"))
+    parser.add_argument("--out", type=Path, default=Path("claims-cpu.json"))
     options = parser.parse_args()
     report = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
     report |= {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from infopt.bench.roofline import MachinePeaks, Precision
-from infopt.hardware import copy_bandwidth, matmul_flops
+from infopt.hardware import matmul_flops, measure_matmul_flops, memory_bandwidth
 from infopt.llm import LLM
+from infopt.ops.dispatch import OpTarget, implementations
 
 
 def machine_peaks(llm: LLM) -> MachinePeaks:
@@ -15,9 +18,25 @@ def machine_peaks(llm: LLM) -> MachinePeaks:
     device = "cpu" if facts["device"] == "cpu" else str(facts["device"])
     threads = int(facts["num_threads"]) if device == "cpu" else None
     return MachinePeaks(
-        bytes_per_s=copy_bandwidth(device, threads),
-        flops_per_s=matmul_flops(getattr(torch, facts["dtype"]), device, threads),
+        bytes_per_s=memory_bandwidth(device, threads),
+        flops_per_s=_fastest_product(getattr(torch, facts["dtype"]), device, threads),
     )
+
+
+@functools.cache
+def _fastest_product(dtype: torch.dtype, device: str, num_threads: int | None) -> float:
+    """Return the FLOP/s of torch's product or of the fastest that a layer can use here.
+
+    A BLAS may be far from a processor's limit; a limit that the model itself exceeds is none.
+    """
+    target = OpTarget(torch.device(device), dtype)
+    usable = [i for i in implementations()["linear"] if i.why_not(target) is None]
+    rates = [
+        measure_matmul_flops(dtype, num_threads, device=device, prepare=i.load()).best
+        for i in usable
+        if i.backend != "reference"  # which is torch's product with padding
+    ]
+    return max([matmul_flops(dtype, device, num_threads), *rates])
 
 
 def precision_of(llm: LLM) -> Precision:

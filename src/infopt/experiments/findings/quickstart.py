@@ -11,7 +11,7 @@ import numpy as np
 
 from infopt.bench.stats import Interval, bootstrap_interval
 from infopt.experiments.findings.tables import full_text
-from infopt.outputs import RequestOutput, ScoreOutput
+from infopt.outputs import CompletionOutput, RequestOutput, ScoreOutput
 from infopt.plotting import bars_with_interval
 from infopt.select import Recommendation
 
@@ -47,6 +47,18 @@ def facts_table(llm: LLM) -> pd.DataFrame:
         "kernels": ", ".join(sorted({op["backend"] for op in facts["ops"].values()})),
     }
     return pd.Series(values, name=llm.config.model).to_frame()
+
+
+def samples_table(samples: Mapping[str, CompletionOutput]) -> Styler:
+    """Return draws of one request side by side, each compared with the first."""
+    import pandas as pd
+
+    first = next(iter(samples.values()))
+    rows = [
+        {"text": s.text, "same tokens as the first": s.token_ids == first.token_ids}
+        for s in samples.values()
+    ]
+    return full_text(pd.DataFrame(rows, index=pd.Index(list(samples))))
 
 
 def counter_table(stats: Mapping[str, Any]) -> pd.DataFrame:
