@@ -30,9 +30,9 @@ unexport PYTHONPATH
 
 # Tests share the cores with whatever else runs: their idle OpenMP threads sleep instead of spinning.
 # The pipeline has the machine to itself, and there a spinning thread starts the next op sooner.
-test test-all: export OMP_WAIT_POLICY ?= PASSIVE
+test test-all fuzz soak: export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help install install-dev run test test-all lint bench-cpu format report notebook doctor clean
+.PHONY: help install install-dev run test test-all fuzz soak lint bench-cpu gpu-check bench-serve-overhead format report notebook doctor clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -84,6 +84,13 @@ test: install-dev  ## fast test suite (no GPU, nothing slow)
 test-all: install-dev  ## every test that this machine can run
 	pytest $(ARGS)
 
+fuzz: install-dev  ## thousands of requests of any kind against the server (EXAMPLES=1000, SEED=...)
+	INFOPT_FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) INFOPT_FUZZ_SEED=$(or $(SEED),$$RANDOM) \
+		pytest tests/serve/test_fuzz.py $(ARGS)
+
+soak: install  ## 2,000 requests of every kind against a live server, then a look for leaks (ARGS="--out FILE")
+	python -m infopt.bench.soak $(ARGS)
+
 lint: install-dev  ## style, types, workflow, notebooks, spelling
 	ruff check .
 	ruff format --check .
@@ -95,6 +102,12 @@ lint: install-dev  ## style, types, workflow, notebooks, spelling
 
 bench-cpu: install  ## what the documentation claims about speed, beside transformers (idle machine)
 	python -m infopt.bench.claims $(ARGS)
+
+bench-serve-overhead: install  ## the server beside the engine alone, and its CPU time per token (idle machine)
+	python -m infopt.bench.overhead $(ARGS)
+
+gpu-check: install  ## kernels and engine on this machine's GPU, beside transformers (6 minutes at most)
+	python -m infopt.bench.gpu_check $(ARGS)
 
 format: install-dev  ## repair what the tools can repair
 	ruff check --fix .

@@ -15,6 +15,8 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -155,6 +157,31 @@ def _write_tiny_model(
                 center = parameter if name.endswith("norm.weight") else 0.0
                 parameter.copy_(center + scale * torch.randn_like(parameter))
     model.to(dtype).save_pretrained(folder, max_shard_size=shard)
+
+
+@pytest.fixture(scope="session")
+def server_url(tiny_model_dir: Callable[..., Path]) -> Iterator[str]:
+    """Address of infopt's own server with a tiny random model, for clients to be tried on."""
+    from infopt.config import EngineConfig
+    from infopt.engine.loader import build_engine
+    from infopt.serve.config import ServeConfig
+    from infopt.serve.server import Server
+    from infopt.serve.service import Service
+
+    config = EngineConfig(model=str(tiny_model_dir("llama")), dtype="float32", max_num_seqs=4)
+    service = Service({"tiny": build_engine(config)}, ServeConfig(port=0))
+    server = Server(service)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not (server.started and service.state == "ready"):
+        assert thread.is_alive() and time.monotonic() < deadline, "the server does not start"
+        time.sleep(0.01)
+    host, port = server.address
+    yield f"http://{host}:{port}"
+    server.should_exit = True
+    thread.join(20)
+    service.loop.stop()
 
 
 @pytest.fixture(scope="session")

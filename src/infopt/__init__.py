@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from infopt.llm import LLM
     from infopt.outputs import RequestOutput
     from infopt.results import load_results
-    from infopt.sampling_params import SamplingParams
+    from infopt.sampling_params import SamplingParams, StructuredOutputsParams
 
 __version__ = "0.1.0"
 
@@ -29,6 +29,7 @@ __all__ = [
     "InfoptError",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
     "load_results",
     "plotting",
@@ -40,6 +41,7 @@ _LAZY = {
     "InfoptError": "infopt.errors",
     "RequestOutput": "infopt.outputs",
     "SamplingParams": "infopt.sampling_params",
+    "StructuredOutputsParams": "infopt.sampling_params",
     "load_results": "infopt.results",
 }
 

@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,15 +16,18 @@ import torch
 
 from infopt.config import EngineConfig
 from infopt.engine.clock import Clock
+from infopt.engine.constraint import ConstraintFactory
 from infopt.engine.engine import Engine
+from infopt.engine.inputs import Prompt, as_list, per_prompt
 from infopt.engine.loader import build_engine
-from infopt.errors import ConfigError, PromptError, SamplingParamsError
+from infopt.engine.progress import bar, counter
+from infopt.errors import ConfigError, PromptError
 from infopt.models.config import ModelConfig
 from infopt.models.tokenizer import Tokenizer
 from infopt.outputs import RequestOutput, ScoreOutput
 from infopt.sampling_params import SamplingParams
+from infopt.structured import GrammarCompiler, StructuredSpec, with_response_format
 
-Prompt = str | list[int]
 Message = Mapping[str, Any]
 
 
@@ -69,7 +72,7 @@ class LLM:
         else:
             self.config = EngineConfig.from_dict({"model": model, **options})
         self.engine: Engine = build_engine(
-            self.config, clock=clock, progress=lambda layers: _bar(layers, "loading", "layer")
+            self.config, clock=clock, progress=lambda layers: bar(layers, "loading", "layer")
         )
         self._ids = itertools.count()
 
@@ -105,7 +108,8 @@ class LLM:
 
         Args:
             prompts: Text, token ids, or a list of either.
-            sampling_params: One for all or one per prompt.
+            sampling_params: One for all or one per prompt; ``structured_outputs`` of them says
+                what the output must look like.
             use_tqdm: Show progress.
 
         Returns:
@@ -114,8 +118,8 @@ class LLM:
         Raises:
             InfoptError: If any prompt or parameter is bad; nothing has run then.
         """
-        prompts = _as_list(prompts)
-        params = _per_prompt(sampling_params, len(prompts))
+        prompts = as_list(prompts)
+        params = per_prompt(sampling_params, len(prompts))
         with self._requests(prompts, params) as request_ids:
             return self._run(request_ids, "generating", use_tqdm)
 
@@ -125,6 +129,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        response_format: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
         use_tqdm: bool = True,
         **template_options: Any,
@@ -135,9 +140,14 @@ class LLM:
             messages: One conversation or a list of them.
             sampling_params: One for all or one per conversation.
             tools: Tool descriptions for the template.
+            response_format: Form of every answer, as OpenAI writes it: ``{"type": "json_object"}``
+                or ``{"type": "json_schema", "json_schema": {"name": ..., "schema": {...}}}``.
             add_generation_prompt: Open the assistant's turn.
             use_tqdm: Show progress.
             template_options: Passed to the template.
+
+        Raises:
+            InfoptError: If any conversation, parameter or form is bad; nothing has run then.
         """
         if not isinstance(messages, list | tuple) or not messages:
             raise PromptError(
@@ -156,6 +166,11 @@ class LLM:
             )
             for conversation in conversations
         ]
+        if response_format is not None:
+            sampling_params = [
+                with_response_format(params, response_format)
+                for params in per_prompt(sampling_params, len(prompts))
+            ]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def score(
@@ -167,7 +182,7 @@ class LLM:
             texts: Text, token ids, or a list of either.
             use_tqdm: Show progress.
         """
-        texts = _as_list(texts)
+        texts = as_list(texts)
         params = SamplingParams(max_tokens=0, prompt_logprobs=0, detokenize=False)
         with self._requests(texts, [params] * len(texts)) as request_ids:
             return [_score_of(output) for output in self._run(request_ids, "scoring", use_tqdm)]
@@ -235,7 +250,9 @@ class LLM:
         try:
             for prompt, param in zip(prompts, params, strict=True):
                 request_id = f"llm-{next(self._ids)}"
-                self.engine.add_request(request_id, prompt, param)
+                self.engine.add_request(
+                    request_id, prompt, param, constraint=self._constraint_of(param)
+                )
                 request_ids.append(request_id)
             yield request_ids
         except BaseException:
@@ -243,10 +260,18 @@ class LLM:
                 self.engine.discard(request_id)
             raise
 
+    @functools.cached_property
+    def _compiler(self) -> GrammarCompiler:
+        return GrammarCompiler(self.tokenizer, self.model_config.eos_token_ids)
+
+    def _constraint_of(self, params: SamplingParams) -> ConstraintFactory | None:
+        form = params.structured_outputs if isinstance(params, SamplingParams) else None
+        return None if form is None else self._compiler.compile(StructuredSpec.of(form))
+
     def _run(self, request_ids: list[str], verb: str, use_tqdm: bool) -> list[RequestOutput]:
         outputs: dict[str, RequestOutput] = {}
         pending = set(request_ids)  # the engine may serve others as well
-        with _counter(len(request_ids), verb, use_tqdm) as advance:
+        with counter(len(request_ids), verb, use_tqdm) as advance:
             while pending:
                 for output in self.engine.step():
                     if output.finished and output.request_id in pending:
@@ -254,45 +279,6 @@ class LLM:
                         pending.remove(output.request_id)
                         advance(1)
         return [outputs[request_id] for request_id in request_ids]
-
-
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str):
-        return [prompts]
-    if not isinstance(prompts, Iterable):
-        raise PromptError(
-            f"prompts must be text, token ids or a list of either, got {prompts!r}.",
-            field="prompts",
-            value=prompts,
-        )
-    prompts = list(prompts)  # type: ignore[arg-type]
-    if prompts and isinstance(prompts[0], int):
-        return [prompts]  # type: ignore[list-item]
-    return prompts  # type: ignore[return-value]
-
-
-def _per_prompt(
-    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
-) -> list[SamplingParams]:
-    if params is None:
-        params = SamplingParams()
-    if isinstance(params, SamplingParams):
-        return [params] * num_prompts
-    if not isinstance(params, list | tuple):
-        raise SamplingParamsError(
-            f"sampling_params must be a SamplingParams or a list of them, got {params!r}.",
-            field="sampling_params",
-            value=params,
-            remedy="SamplingParams.from_dict reads plain data.",
-        )
-    if len(params) != num_prompts:
-        raise PromptError(
-            f"{num_prompts} prompts, but {len(params)} sampling_params.",
-            field="sampling_params",
-            value=len(params),
-            remedy="Give one for all, or one per prompt.",
-        )
-    return list(params)
 
 
 def _score_of(output: RequestOutput) -> ScoreOutput:
@@ -305,30 +291,3 @@ def _score_of(output: RequestOutput) -> ScoreOutput:
         logprobs=[g.logprob if g is not None else None for g in given],
         greedy_matches=[g.rank == 1 if g is not None else None for g in given],
     )
-
-
-def _bar(items: Sequence[int], verb: str, unit: str) -> Any:
-    """Show progress over items where tqdm is installed and it takes long enough to matter."""
-    tqdm = _tqdm()
-    return items if tqdm is None else tqdm(items, desc=verb, unit=unit, delay=1.0, leave=False)
-
-
-@contextmanager
-def _counter(total: int, verb: str, enabled: bool) -> Iterator[Any]:
-    tqdm = _tqdm()
-    if not enabled or tqdm is None:
-        yield lambda _count: None
-        return
-    with tqdm(total=total, desc=verb, unit="request", delay=1.0, leave=False) as bar:
-        yield bar.update
-
-
-def _tqdm() -> Any:
-    """Return the progress bar that suits terminal or notebook; None without tqdm."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # without ipywidgets it says so and shows a text bar
-            from tqdm.auto import tqdm
-    except ImportError:
-        return None
-    return tqdm

@@ -26,6 +26,47 @@ _FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_specia
 
 
 @dataclass(frozen=True, slots=True)
+class StructuredOutputsParams:
+    """What the output must look like: exactly one of these.
+
+    Attributes:
+        json: A JSON Schema, as data or as JSON text.
+        json_object: Any JSON object.
+        regex: Matches the output from beginning to end.
+        choice: The texts to choose from.
+        grammar: A grammar in Lark's syntax, with the rule ``start``.
+    """
+
+    json: Mapping[str, Any] | bool | str | None = None
+    json_object: bool = False
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    grammar: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check that there is one and no more.
+
+        Raises:
+            SamplingParamsError: Says how many there are.
+        """
+        if isinstance(self.choice, list):
+            object.__setattr__(self, "choice", tuple(self.choice))
+        if len(self.to_dict()) != 1:
+            names = ", ".join(f.name for f in dataclasses.fields(self))
+            raise SamplingParamsError(
+                f"structured_outputs needs exactly one of {names}, got {list(self.to_dict())}.",
+                field="structured_outputs",
+                value=self.to_dict(),
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is given, as plain data."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        given = {k: v for k, v in values.items() if v is not None}
+        return given if self.json_object else {k: v for k, v in given.items() if k != "json_object"}
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to choose tokens and when to stop.
 
@@ -51,6 +92,7 @@ class SamplingParams:
         prompt_logprobs: The same for prompt tokens; the first position is always None.
         detokenize: Make text; False works on ids alone (and then ``stop`` must be empty).
         skip_special_tokens: Leave special tokens out of the text.
+        structured_outputs: What the output must look like; `LLM` enforces it.
     """
 
     n: int = 1
@@ -73,6 +115,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         """Check all values and freeze the containers.
@@ -84,6 +127,7 @@ class SamplingParams:
         self._check_ranges()
         self._freeze_stops()
         self._freeze_logit_bias()
+        self._freeze_structured_outputs()
 
     @property
     def is_greedy(self) -> bool:
@@ -99,7 +143,9 @@ class SamplingParams:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that :meth:`from_dict` reads back."""
         out = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        form = self.structured_outputs
         return out | {
+            "structured_outputs": None if form is None else form.to_dict(),
             "logit_bias": dict(self.logit_bias),
             "stop": list(self.stop),
             "stop_token_ids": list(self.stop_token_ids),
@@ -182,6 +228,19 @@ class SamplingParams:
             )
         clean = dict(_bias_entry(key, value) for key, value in given.items())
         object.__setattr__(self, "logit_bias", MappingProxyType(clean))
+
+    def _freeze_structured_outputs(self) -> None:
+        form = self.structured_outputs
+        if isinstance(form, Mapping):
+            known = [f.name for f in dataclasses.fields(StructuredOutputsParams)]
+            check_known_keys(form, known, "structured_outputs")
+            object.__setattr__(self, "structured_outputs", StructuredOutputsParams(**form))
+        elif form is not None and not isinstance(form, StructuredOutputsParams):
+            raise SamplingParamsError(
+                f"structured_outputs must be a StructuredOutputsParams, got {form!r}.",
+                field="structured_outputs",
+                value=form,
+            )
 
 
 def _bias_entry(key: object, value: object) -> tuple[int, float]:

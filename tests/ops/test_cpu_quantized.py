@@ -18,26 +18,34 @@ from infopt.ops.cpu.quantized import (
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-def assert_close(y, x, weight, bias, activation_bits, magnitude=None):
+def assert_close(y, x, weight, bias, activation_bits, group_size, magnitude=None):
     """Compare with float64.
 
-    An activation is off by at most half a step of its row (its largest value over 127, or over
+    An activation is off by at most half a step of its group (its largest value over 127, or over
     127 * 256), a sum by that times the sum of absolute weights. The rest is float32 rounding of
     scaled codes and offsets, whose absolute values are added up in `magnitude`.
     """
-    weight = weight.double()
+    weight, exact = weight.double(), x.double()
     magnitude = 256 * weight.abs() if magnitude is None else magnitude
     bias = torch.zeros(()) if bias is None else bias
-    expected = x.double() @ weight.t() + bias.double()
-    steps = x.double().abs().amax(-1, keepdim=True) / (127 if activation_bits == 8 else 127 * 256)
-    bound = 0.51 * steps * weight.abs().sum(-1) + 2e-7 * bias.double().abs()
-    bound += 1e-6 * x.double().abs().sum(-1, keepdim=True) * magnitude.amax(-1)
+    expected = exact @ weight.t() + bias.double()
+    steps = group_largest(exact, group_size) / (127 if activation_bits == 8 else 127 * 256)
+    bound = 0.51 * steps @ weight.abs().t() + 2e-7 * bias.double().abs()
+    bound += 1e-6 * exact.abs().sum(-1, keepdim=True) * magnitude.amax(-1)
     if y.dtype == torch.bfloat16:
         # The result is rounded, and with many rows the weights are: half a unit of 8 bits each.
-        bound += 2**-8 * expected.abs() + 2**-9 * (x.double().abs() @ weight.abs().t())
+        bound += 2**-8 * expected.abs() + 2**-9 * (exact.abs() @ weight.abs().t())
     error = (y.double() - expected).abs()
     assert y.shape == expected.shape
     assert (error <= bound + 1e-30).all(), float((error / bound).max())
+
+
+def group_largest(x, group_size):
+    """For each element the largest absolute value of its group."""
+    width = x.shape[1]
+    groups = torch.nn.functional.pad(x.abs(), (0, -width % group_size))
+    groups = groups.view(x.shape[0], -(-width // group_size), group_size).amax(-1)
+    return groups.repeat_interleave(group_size, 1)[:, :width]
 
 
 def dense(codes, scale, offset, group_size):
@@ -97,7 +105,7 @@ def test_equals_float64(
     weight, magnitude = (
         dense(codes, *parts, group_size) for parts in ((scale, offset), (scale.abs(), offset.abs()))
     )
-    assert_close(y, x, weight, bias, activation_bits, magnitude)
+    assert_close(y, x, weight, bias, activation_bits, group_size, magnitude)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 40])
@@ -107,7 +115,7 @@ def test_int8_per_output(cpu_isa, cls, bits, rows):
     scale = torch.rand(576) / 100
     x = torch.randn(rows, 1536)
     linear = cls(codes, scale)
-    assert_close(linear(x), x, codes.double() * scale.double().unsqueeze(1), None, bits)
+    assert_close(linear(x), x, codes.double() * scale.double().unsqueeze(1), None, bits, 1536)
     assert linear.num_bytes == 576 * 1536 + 576 * 2 * 4
 
 
@@ -120,7 +128,7 @@ def test_int4_groups(cpu_isa, rows, symmetric):
     x = torch.randn(rows, 576)
     linear = Int4Linear(codes, scale, zero, group_size=64)
     offset = -scale.double() * (8 if zero is None else zero)
-    assert_close(linear(x), x, dense(codes, scale, offset, 64), None, 16)
+    assert_close(linear(x), x, dense(codes, scale, offset, 64), None, 16, 64)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 40])
@@ -129,7 +137,7 @@ def test_q4_1_blocks(cpu_isa, rows):
     scale, minimum = (torch.randn(2, 64, 18) / 16).half()
     x = torch.randn(rows, 576)
     linear = Q41Linear(codes, scale, minimum)
-    assert_close(linear(x), x, dense(codes, scale, minimum, 32), None, 16)
+    assert_close(linear(x), x, dense(codes, scale, minimum, 32), None, 16, 32)
     assert linear.num_bytes == 64 * 576 * 5 // 8  # 5 bits a weight
 
 
@@ -154,8 +162,8 @@ def test_many_bfloat16_rows(cpu_isa, group_size, code_bits):
     linear = CodeLinear(codes, scale, offset, code_bits=code_bits, group_size=group_size)
     weight = dense(codes, scale, offset, group_size)
     x = torch.randn(150, 200).bfloat16()
-    for rows in (group_size // 2, group_size // 2 + 1, 150):
-        assert_close(linear(x[:rows]), x[:rows], weight, None, 16)
+    for rows in (group_size // 2, group_size // 2 + 1, 24, 25, 150):
+        assert_close(linear(x[:rows]), x[:rows], weight, None, 16, group_size)
     wide = torch.full((150, 230), float("nan"), dtype=torch.bfloat16)
     wide[:, :200] = x
     assert torch.equal(linear(wide[:, :200]), linear(x))
@@ -189,6 +197,19 @@ def test_bits_do_not_depend_on_the_batch(cpu_isa, set_threads, activation_bits):
             assert torch.equal(linear(x[70 - rows :]), whole[70 - rows :])
 
 
+def test_a_large_activation_coarsens_its_own_group_only(cpu_isa):
+    """With one step per row, 8-bit activations next to a large one were all rounded to zero."""
+    torch.manual_seed(0)
+    codes = torch.randint(0, 16, (40, 96)).to(torch.uint8)
+    codes[:, :32] = 0
+    scale, minimum = (torch.rand(2, 40, 3) / 16).half()
+    minimum[:, 0] = 0.0  # the first group has no weight: only its effect on the others is seen
+    x = torch.rand(7, 96)
+    plain = Q41Linear(codes, scale, minimum, activation_bits=8)(x)
+    x[:, 5] = 1e4
+    assert torch.equal(Q41Linear(codes, scale, minimum, activation_bits=8)(x), plain)
+
+
 def test_strided_rows(cpu_isa):
     linear = Int8Linear(torch.randint(-128, 128, (40, 100)).to(torch.int8), torch.rand(40))
     wide = torch.randn(12, 300)
@@ -216,5 +237,7 @@ def test_bad_arguments_raise(cpu_isa):
         CodeLinear(codes.int(), ones, ones, code_bits=4, group_size=64)
     with pytest.raises(ValueError, match="code_bits"):
         CodeLinear(codes, ones, ones, code_bits=5, group_size=64)
+    with pytest.raises(ValueError, match="at most 65536"):
+        Int8Linear(torch.zeros(1, 65537, dtype=torch.int8), torch.ones(1))
     with pytest.raises(ValueError, match="activation_bits"):
         Int4Linear(codes, ones, group_size=64, activation_bits=4)(torch.zeros(1, 64))

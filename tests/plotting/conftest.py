@@ -40,6 +40,20 @@ def make_runs() -> pd.DataFrame:
     return pd.DataFrame([*rows, failed])
 
 
+def make_load() -> pd.DataFrame:
+    """A server that is overloaded from five requests per second on."""
+    return pd.DataFrame({
+        "run": [f"serving/load.rate-{rate}" for rate in (1, 2, 4, 5, 8)],
+        "status": "ok",
+        "extra.rate_per_s": [1.0, 2.0, 4.0, 5.0, 8.0],
+        "extra.is_good": [True, True, True, False, False],
+        "slo.goodput_requests_per_s": [1.0, 2.0, 3.8, 4.0, 1.0],
+        "intervals.slo.goodput_requests_per_s.low": [0.9, 1.8, 3.3, 3.0, 0.5],
+        "intervals.slo.goodput_requests_per_s.high": [1.0, 2.0, 3.9, 4.4, 2.0],
+        "latency.ttft_s.p90": [0.1, 0.12, 0.4, 1.2, 9.0],
+    })  # fmt: skip
+
+
 def make_ratios() -> pd.DataFrame:
     table = pd.DataFrame(
         {
@@ -107,6 +121,11 @@ def samples() -> pd.DataFrame:
 
 
 @pytest.fixture
+def load() -> pd.DataFrame:
+    return make_load()
+
+
+@pytest.fixture
 def steps() -> pd.DataFrame:
     return make_steps()
 
@@ -122,6 +141,7 @@ PLOTS: dict[str, Callable[..., Any]] = {
     "goodput_curve": lambda **k: plotting.goodput_curve(
         make_runs(), group="config.scheduling", **k
     ),
+    "load_curve": lambda **k: plotting.load_curve(make_load(), bracket=(4.0, 5.0), **k),
     "bars_with_interval": lambda **k: plotting.bars_with_interval(
         make_runs(), RATE, reference="scheduling=static-max_num_seqs=8", **k
     ),

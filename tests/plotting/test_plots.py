@@ -146,6 +146,21 @@ def test_goodput_names_the_highest_load_that_keeps_the_objective(runs: pd.DataFr
     assert title(plotting.goodput_curve(none)).startswith("No run keeps")
 
 
+def test_load_curve_has_the_bracket_hollow_points_and_the_limit(load: pd.DataFrame) -> None:
+    ax = plotting.load_curve(load, bracket=(4.0, 5.0))
+    assert title(ax) == "The server takes 4 requests/s; goodput there is 3.8 requests/s"
+    kept, not_kept = (bars.lines[0] for bars in error_bars(ax))
+    assert (list(kept.get_xdata()), list(not_kept.get_xdata())) == ([1, 2, 4], [5, 8])
+    assert not_kept.get_markerfacecolor() == "white" != kept.get_markerfacecolor()
+    (between,) = ax.patches
+    assert between.get_extents().transformed(ax.transData.inverted()).x0 == pytest.approx(4)
+    late = plotting.load_curve(load, "latency.ttft_s.p90", bracket=(4.0, None), limit=1.0)
+    assert late.get_yscale() == "log"
+    assert any(line.get_ydata()[0] == 1000 for line in late.lines)  # milliseconds
+    assert title(late) == "The server takes at least 4 requests/s; TTFT p90 there is 400 ms"
+    assert "too much" in title(plotting.load_curve(load, bracket=(None, 1.0)))
+
+
 def test_bars_have_values_intervals_and_the_reference_line(runs: pd.DataFrame) -> None:
     names = {"label": "config.scheduling", "reference": "static"}
     ax = plotting.bars_with_interval(runs[runs["config.max_num_seqs"] == 8], RATE, **names)

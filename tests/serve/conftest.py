@@ -165,6 +165,17 @@ def start_server(make_engine: Callable[..., Engine]) -> Iterator[Callable[..., R
         yield start
 
 
+@pytest.fixture(scope="module")
+def fuzzed_server(make_engine: Callable[..., Engine]) -> Iterator[Running]:
+    """A server for requests of any kind: short sequences, so that none of them takes long."""
+    engine = make_engine(max_model_len=64, max_num_seqs=16)
+    config = ServeConfig(port=0, api_key="secret")
+    with running(Service({MODEL: engine}, config)) as server:
+        yield server
+        server.wait_idle()
+        assert server.service.state == "ready"
+
+
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Force the output: ``script([5, 6, 1])`` for every completion, whatever the model says."""
@@ -220,7 +231,7 @@ def wait() -> Callable[..., None]:
     return wait_until
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_service() -> Any:
     """Context manager that runs a service."""
     return running

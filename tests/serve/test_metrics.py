@@ -51,6 +51,24 @@ def test_a_fresh_server_has_counted_nothing(start_server):
     assert after["infopt_kv_pages", ("tiny",)] == server.engine.cache.pool.num_pages
 
 
+def test_names_and_labels(server):
+    """Dashboards find everything by prefix, and tell models apart by label."""
+    families = list(text_string_to_metric_families(server.http.get("/metrics").text))
+    # Names of the process itself are Prometheus' own.
+    own = [f for f in families if not f.name.startswith("process_")]
+    assert len(own) > 15
+    assert all(family.name.startswith("infopt_") for family in own)
+    assert len({family.name for family in families}) == len(families)
+    of_models = [f for f in own if any("model" in s.labels for s in f.samples)]
+    names = {family.name for family in of_models}
+    assert {
+        "infopt_requests",
+        "infopt_kv_pages_used",
+        "infopt_time_to_first_token_seconds",
+    } <= names
+    assert {s.labels["model"] for family in of_models for s in family.samples} == {"tiny"}
+
+
 def test_unknown_paths_make_no_labels(server):
     server.http.get("/a/secret/path")
     assert "secret" not in server.http.get("/metrics").text
@@ -58,3 +76,44 @@ def test_unknown_paths_make_no_labels(server):
 
 def test_health_names_the_models(server):
     assert server.http.get("/health").json() == {"status": "ready", "models": ["tiny"]}
+
+
+def test_an_idle_server_holds_nothing(server):
+    """What a leak would show in; the task that answers and the two of the server are no leak."""
+    before = samples(server)
+    server.complete([5, 6], max_tokens=3, response_format={"type": "json_object"})
+    server.wait_idle()
+    after = samples(server)
+    for name in ("http_requests_in_flight", "streams_open", "requests_published"):
+        assert after[f"infopt_{name}", ()] == 0
+    assert after["infopt_requests_tracked", ("tiny",)] == 0
+    assert after["infopt_event_loop_tasks", ()] == before["infopt_event_loop_tasks", ()]
+    assert 1 <= after["infopt_compiled_grammars", ("tiny",)] <= 64
+
+
+def test_a_running_request_shows(start_server, slow, wait):
+    server = start_server()
+    slow(server.engine, 0.01)
+    body = {"prompt": [5, 6], "max_tokens": 400, "ignore_eos": True, "stream": True}
+    with server.http.stream("POST", "/v1/completions", json=body):
+        wait(lambda: server.engine.scheduler.running)
+        running = samples(server)
+        for name in ("http_requests_in_flight", "streams_open", "requests_published"):
+            assert running[f"infopt_{name}", ()] == 1
+        assert running["infopt_requests_tracked", ("tiny",)] == 1
+    server.wait_idle()
+
+
+def test_cpu_times_grow_with_what_is_done(server):
+    """The model thread's time within steps is no time of serving."""
+    before = samples(server)
+    server.complete([5, 6], max_tokens=40, ignore_eos=True)
+    server.wait_idle()
+    after = samples(server)
+    step = after["infopt_step_cpu_seconds_total", ()] - before["infopt_step_cpu_seconds_total", ()]
+    name = ("infopt_serving_cpu_seconds_total", ())
+    assert step > 0
+    assert after[name] > before[name]
+    loop = server.service.loop
+    assert loop.step_cpu_s >= step
+    assert loop.other_cpu_s > 0

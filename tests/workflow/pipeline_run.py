@@ -32,6 +32,7 @@ def small_config(**changes: Any) -> dict[str, Any]:
             "quality_tier": None,
         },
         "batching": {"page_size": {"candidates": PAGES, "reference": "page-16"}},
+        "serving": {"rates": [20], "duration_s": 0.2, "num_bisections": 0, "warmup": 1},
         "select": {
             "load": "closed",
             "objective": "throughput",

@@ -42,14 +42,15 @@ def test_everything_is_there(folder):
     for name in names:
         assert (results / "notebooks" / f"{name}.ipynb").is_file()
         assert "<html" in (results / "notebooks" / f"{name}.html").read_text()[:2000].lower()
-    assert len(list((results / "figures").glob("*.png"))) == 7
+    assert len(list((results / "figures").glob("*.png"))) == 8
     assert {p.stem for p in (results / "tables").glob("*.parquet")} == {
         "baseline",
         "batching",
+        "serving",
         "select",
     }
     assert "config:" in (results / "recommendation.yaml").read_text()
-    assert (results / "tables" / "durations.csv").read_text().count("\n") == 13
+    assert (results / "tables" / "durations.csv").read_text().count("\n") == 14
 
 
 def test_a_second_run_has_nothing_to_do(folder):
@@ -59,7 +60,8 @@ def test_a_second_run_has_nothing_to_do(folder):
 def test_the_report_holds_figures_notebooks_and_captions(folder):
     snakemake(folder, "--report", "report.html")
     text = (folder / "report.html").read_text()
-    for part in ("recommendation.yaml", "20_batching.html", "batching.scheduling.png"):
+    figures = ("batching.scheduling.png", "serving.load.png")
+    for part in ("recommendation.yaml", "20_batching.html", *figures):
         assert part in text
     # captions quote the settings of this run
     assert "Candidates static, continuous, each against static" in text

@@ -90,6 +90,7 @@ def slice_setting(wildcards, key):
 
 
 def figures():
-    """Return the figures of all slices and of the finalists."""
+    """Return the figures of all slices, of the load sweep and of the finalists."""
     names = [f"{stage}.{s}" for stage in STAGES for s in slice_names(CONFIG, stage)]
-    return expand(f"{RESULTS}/figures/{{name}}.png", name=[*names, "select.finalists"])
+    names += ["serving.load", "select.finalists"]
+    return expand(f"{RESULTS}/figures/{{name}}.png", name=names)

@@ -29,6 +29,36 @@ rule slice_figure:
         "../scripts/plot_slice.py"
 
 
+rule serving_figure:
+    input:
+        table=rules.serving_table.output.table,
+        chosen=rules.serving_table.output.chosen,
+    output:
+        report(
+            f"{RESULTS}/figures/serving.load.png",
+            caption="../report/serving.rst",
+            category="serving",
+            labels={"question": "load", "type": "figure"},
+        ),
+    log:
+        f"{RESULTS}/logs/figures/serving.load.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/figures.serving.load.tsv"
+    conda:
+        "../../envs/notebooks.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    params:
+        slo=CONFIG["slo"],
+        setting=slice_spec(CONFIG, "serving", "load").describe(),
+        options=CONFIG["serving"],
+        code=source_identity("present"),
+    script:
+        "../scripts/plot_serving.py"
+
+
 rule finalists_figure:
     input:
         table=rules.recommend.output.table,

@@ -5,6 +5,7 @@
 #include "bind_linear.h"
 #include "bind_pages.h"
 #include "bind_rows.h"
+#include "bind_stack.h"
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("attention", &infopt::attention);
@@ -15,5 +16,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("linear", &infopt::linear);
   m.def("pack_codes", &infopt::pack_codes_op);
   m.def("linear_quantized", &infopt::linear_quantized_op);
+  pybind11::class_<infopt::PackedProduct>(m, "PackedProduct")
+      .def_static("dense", &infopt::PackedProduct::dense)
+      .def_static("codes", &infopt::PackedProduct::codes);
+  pybind11::class_<infopt::DecoderStack>(m, "DecoderStack")
+      .def(pybind11::init<const infopt::Tensor&, double, double, double, double,
+                          const std::string&, const infopt::Tensor&>())
+      .def("add_layer", &infopt::DecoderStack::add_layer)
+      .def("forward", &infopt::DecoderStack::forward);
   m.def("amx_available", &infopt::amx_available);
 }

@@ -1,30 +1,45 @@
 // Quantized weights times many bfloat16 rows: each thread dequantizes a block of outputs into its
 // cache and multiplies all rows with it.
-#include "bf16_tiles.h"
+#include "bf16_rows.h"
 #include "code_rows.h"
 
 namespace infopt {
 
-#if defined(INFOPT_AMX)
+#if defined(__AVX512BF16__)
 namespace {
 
-// Four inputs of sixteen outputs (one line of a code tile) as two lines of a bfloat16 tile.
-inline void dequantize_line(Codes codes, Vec scale, Vec offset, bf16* pairs) {
-  Vec value[4];
-  for (int i = 0; i < 4; ++i) {
-    const __m512i byte =
-        _mm512_and_si512(_mm512_srli_epi32(codes.v, 8 * i), _mm512_set1_epi32(255));
-    value[i] = fma({_mm512_cvtepi32_ps(byte)}, scale, offset);
+// Scales for codes that are read as floats in [base, 2 base): there a code is the top of the
+// mantissa and needs no conversion.
+template <int Bits>
+struct Dequantizer {
+  static constexpr int kTop = 23 - Bits;     // position of a code in the mantissa
+  static constexpr float kBase = 1 << Bits;  // its exponent
+  static constexpr int kBaseBits = (127 + Bits) << 23;
+  Vec scale, offset;
+
+  Dequantizer(Vec s, Vec o) : scale(s), offset(fma(s, Vec::set(-kBase), o)) {}
+
+  // Input `i` of the four that a line holds.
+  __m512i value(Codes codes, int i) const {
+    const int up = kTop - 8 * i;
+    const __m512i moved =
+        up >= 0 ? _mm512_slli_epi32(codes.v, up) : _mm512_srli_epi32(codes.v, -up);
+    // 0xEA is (a & b) | c.
+    const __m512i bits = _mm512_ternarylogic_epi32(
+        moved, _mm512_set1_epi32(((1 << Bits) - 1) << kTop), _mm512_set1_epi32(kBaseBits), 0xEA);
+    const Vec value = fma({_mm512_castsi512_ps(bits)}, scale, offset);
+    return _mm512_add_epi32(_mm512_castps_si512(value.v), _mm512_set1_epi32(0x8000));  // rounds
   }
-  // The conversion puts the second sixteen behind the first; a pair wants them side by side.
-  const __m512i interleave =
-      _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,  //
-                       23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  for (int i = 0; i < 2; ++i) {
-    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(value[2 * i + 1].v, value[2 * i].v);
-    _mm512_storeu_si512(pairs + i * kTileIn, _mm512_permutexvar_epi16(interleave, both));
+
+  // Four inputs of sixteen outputs (one line of a code tile) as two lines of a bfloat16 tile.
+  void line(Codes codes, bf16* pairs) const {
+    for (int i = 0; i < 2; ++i) {
+      const __m512i even = _mm512_srli_epi32(value(codes, 2 * i), 16);
+      const __m512i both = _mm512_mask_blend_epi16(0xAAAAAAAA, even, value(codes, 2 * i + 1));
+      _mm512_storeu_si512(pairs + i * kTileIn, both);
+    }
   }
-}
+};
 
 // All inputs of one block of outputs, in the layout of pack_bf16.
 template <int Bits, typename S>
@@ -36,57 +51,105 @@ void dequantize_block(const QuantizedArgs& args, const uint8_t* codes, const S* 
     for (int h = 0; h < kHalves; ++h) {
       const int64_t index = k / kCodeTileIn * kHalves + h;
       const uint8_t* tile = codes + index * kCodeTile * Bits / 8;
-      const Vec d = load_scales(scale + h * kCodeTileOut);
-      const Vec m = load_scales(scale + kOutBlock + h * kCodeTileOut);
+      const S* half_scale = scale + h * kCodeTileOut;
+      const Dequantizer<Bits> to_bf16(load_scales(half_scale), load_scales(half_scale + kOutBlock));
       bf16* to = packed + k * kOutBlock + h * kTile;
       const int first = static_cast<int>(k % kCodeTileIn) / 4;
       for (int line = 0; line < 8; ++line) {
-        dequantize_line(load_codes<Bits>(tile, first + line), d, m, to + line * 2 * kTileIn);
+        to_bf16.line(load_codes<Bits>(tile, first + line), to + line * 2 * kTileIn);
       }
     }
   }
 }
 
 template <typename S>
-void multiply_blocks(const QuantizedArgs& args, const TiledRows& x, int64_t begin, int64_t end) {
-  static thread_local Scratch scratch;
+void dequantize_block(const QuantizedArgs& args, int64_t block, bf16* packed) {
   const LinearArgs& a = args.linear;
-  const int64_t code_bytes = packed_code_bytes(kOutBlock, a.in_features, args.code_bits);
-  const int64_t scale_step = num_groups(a.in_features, args.group_size) * 2 * kOutBlock;
-  scratch.reserve(Scratch::size_of<bf16>(padded(a.in_features) * kOutBlock));
-  bf16* weights = scratch.take<bf16>(padded(a.in_features) * kOutBlock);
-  TileScope tiles;
-  for (int64_t i = begin; i < end; ++i) {
-    const uint8_t* codes = static_cast<const uint8_t*>(a.packed) + i * code_bytes;
-    const S* scales = static_cast<const S*>(args.scales) + i * scale_step;
-    if (args.code_bits == 8) {
-      dequantize_block<8>(args, codes, scales, weights);
-    } else {
-      dequantize_block<4>(args, codes, scales, weights);
-    }
-    finish_stores();
-    multiply_block(a, x, weights, i * kOutBlock, tiles);
+  const uint8_t* codes = static_cast<const uint8_t*>(a.packed) +
+                         block * packed_code_bytes(kOutBlock, a.in_features, args.code_bits);
+  const S* scales = static_cast<const S*>(args.scales) +
+                    block * num_groups(a.in_features, args.group_size) * 2 * kOutBlock;
+  if (args.code_bits == 8) {
+    dequantize_block<8>(args, codes, scales, packed);
+  } else {
+    dequantize_block<4>(args, codes, scales, packed);
   }
+}
+
+// Calls multiply(weights, block) for each block of a range.
+template <typename F>
+void for_each_block(const QuantizedArgs& args, int64_t begin, int64_t end, const F& multiply) {
+  static thread_local Scratch scratch;
+  const int64_t size = padded(args.linear.in_features) * kOutBlock;
+  scratch.reserve(Scratch::size_of<bf16>(size));
+  bf16* weights = scratch.take<bf16>(size);
+  for (int64_t block = begin; block < end; ++block) {
+    if (args.half_scales) {
+      dequantize_block<half>(args, block, weights);
+    } else {
+      dequantize_block<float>(args, block, weights);
+    }
+    multiply(weights, block);
+  }
+}
+
+// Prefetches the codes of a block while all rows pass over the block before it.
+Ahead codes_ahead(const QuantizedArgs& args, int64_t block) {
+  const LinearArgs& a = args.linear;
+  const int64_t bytes = packed_code_bytes(kOutBlock, a.in_features, args.code_bits);
+  return bf16_ahead(a, static_cast<const uint8_t*>(a.packed) + block * bytes,
+                    kTileIn * kOutBlock * args.code_bits / 8);
+}
+
+void vector_blocks(const QuantizedArgs& args, const bf16* x, int64_t stride, int64_t begin,
+                   int64_t end) {
+  for_each_block(args, begin, end, [&](const bf16* weights, int64_t block) {
+    Ahead ahead = codes_ahead(args, block + 1);
+    multiply_rows_of_block(args.linear, x, stride, weights, block * kOutBlock, ahead);
+  });
+}
+
+#if defined(INFOPT_AMX)
+void amx_blocks(const QuantizedArgs& args, const TiledRows& x, int64_t begin, int64_t end) {
+  TileScope tiles;
+  for_each_block(args, begin, end, [&](const bf16* weights, int64_t block) {
+    finish_stores();
+    multiply_block(args.linear, x, weights, block * kOutBlock, tiles);
+  });
+}
+#endif
+
+// Applying scales to sums costs rows / group_size per input and output, dequantizing a constant.
+// Without AMX a product of bfloat16 is as fast as one of two planes of bytes, and the sums of a
+// group are what it saves; measured, that pays the constant from about 24 rows.
+bool enough_rows(const QuantizedArgs& args) {
+#if defined(INFOPT_AMX)
+  if (amx_permitted()) return 2 * args.linear.num_rows > args.group_size;
+#endif
+  return args.linear.num_rows > 24;
 }
 
 }  // namespace
 
 bool dequantizing_pays(const QuantizedArgs& args) {
-  // Applying scales to sums costs rows / group_size per input and output, dequantizing a constant.
-  const LinearArgs& a = args.linear;
-  return !args.is_float && args.activation_bits == 16 && 2 * a.num_rows > args.group_size &&
-         args.group_size < a.in_features && amx_permitted();
+  return !args.is_float && args.activation_bits == 16 &&
+         args.group_size < args.linear.in_features && enough_rows(args);
 }
 
 void linear_dequantized(const QuantizedArgs& args) {
+  const LinearArgs& a = args.linear;
   int64_t stride;
-  const bf16* rows = pad_rows(args.linear, stride);
-  const TiledRows x = tile_rows(args.linear, rows, stride);
-  const int64_t blocks = num_out_blocks(args.linear.out_features);
-  parallel_ranges(blocks, args.linear.num_threads, [&](int64_t begin, int64_t end) {
-    if (args.half_scales) return multiply_blocks<half>(args, x, begin, end);
-    multiply_blocks<float>(args, x, begin, end);
-  });
+  const bf16* x = pad_rows(a, stride);
+  const int64_t blocks = num_out_blocks(a.out_features);
+#if defined(INFOPT_AMX)
+  if (amx_permitted()) {
+    const TiledRows rows = tile_rows(a, x, stride);
+    return parallel_ranges(blocks, a.num_threads,
+                           [&](int64_t begin, int64_t end) { amx_blocks(args, rows, begin, end); });
+  }
+#endif
+  parallel_ranges(blocks, a.num_threads,
+                  [&](int64_t begin, int64_t end) { vector_blocks(args, x, stride, begin, end); });
 }
 
 #else

@@ -46,16 +46,6 @@ void block_rows(const LinearArgs& a, const float* weights, int64_t first_row, in
   write_rows<float>(a, sums, first_row, R, first_out);
 }
 
-// Calls block_rows for any number of rows up to R.
-template <int R>
-void some_rows(int64_t rows, const LinearArgs& a, const float* weights, int64_t first_row,
-               int64_t first_out) {
-  if constexpr (R > 1) {
-    if (rows < R) return some_rows<R - 1>(rows, a, weights, first_row, first_out);
-  }
-  block_rows<R>(a, weights, first_row, first_out);
-}
-
 }  // namespace
 
 int64_t packed_size_f32(int64_t out_features, int64_t in_features) {
@@ -80,16 +70,14 @@ void pack_f32(const PackArgs& args) {
 void linear_f32(const LinearArgs& args) {
   if (args.num_rows == 0) return;
   const int64_t blocks = num_out_blocks(args.out_features);
-  // Equal passes: 13 rows are 7 + 6, not 12 + 1.
-  const int64_t passes = (args.num_rows + kRows - 1) / kRows;
-  const int64_t rows = (args.num_rows + passes - 1) / passes;
+  const int64_t step = rows_per_pass(args.num_rows, kRows);
   parallel_ranges(blocks, args.num_threads, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const float* weights =
           static_cast<const float*>(args.packed) + block * kOutBlock * args.in_features;
-      for (int64_t row = 0; row < args.num_rows; row += rows) {
-        some_rows<kRows>(std::min(rows, args.num_rows - row), args, weights, row,
-                         block * kOutBlock);
+      for (int64_t row = 0; row < args.num_rows; row += step) {
+        with_rows<kRows>(std::min(step, args.num_rows - row),
+                         [&](auto R) { block_rows<R>(args, weights, row, block * kOutBlock); });
       }
     }
   });

@@ -41,23 +41,34 @@ void compute_blocks(const QuantizedArgs& args, const QuantizedRows& x, int64_t b
   compute_blocks<Planes, Bits, float>(args, x, begin, end);
 }
 
+void compute_blocks(const QuantizedArgs& args, const QuantizedRows& x, int64_t begin, int64_t end) {
+  if (args.code_bits == 8) {
+    args.activation_bits == 16 ? compute_blocks<2, 8>(args, x, begin, end)
+                               : compute_blocks<1, 8>(args, x, begin, end);
+  } else {
+    args.activation_bits == 16 ? compute_blocks<2, 4>(args, x, begin, end)
+                               : compute_blocks<1, 4>(args, x, begin, end);
+  }
+}
+
+// Few rows: every thread quantizes them for itself, which takes less than handing them over.
+bool quantize_alone(const LinearArgs& a) { return a.num_rows * a.in_features <= 1 << 15; }
+
 }  // namespace
 
 void linear_quantized(const QuantizedArgs& args) {
   if (args.linear.num_rows == 0) return;
   if (dequantizing_pays(args)) return linear_dequantized(args);
-  const QuantizedRows x = quantize_rows(args);
+  const int threads = args.linear.num_threads;
   const int64_t blocks = num_out_blocks(args.linear.out_features);
-  const int planes = args.activation_bits / 8;
-  parallel_ranges(blocks, args.linear.num_threads, [&](int64_t begin, int64_t end) {
-    if (args.code_bits == 8) {
-      planes == 2 ? compute_blocks<2, 8>(args, x, begin, end)
-                  : compute_blocks<1, 8>(args, x, begin, end);
-    } else {
-      planes == 2 ? compute_blocks<2, 4>(args, x, begin, end)
-                  : compute_blocks<1, 4>(args, x, begin, end);
-    }
-  });
+  if (quantize_alone(args.linear)) {
+    return parallel_ranges(blocks, threads, [&](int64_t begin, int64_t end) {
+      if (begin < end) compute_blocks(args, quantize_rows(args, 1), begin, end);
+    });
+  }
+  const QuantizedRows x = quantize_rows(args, threads);
+  parallel_ranges(blocks, threads,
+                  [&](int64_t begin, int64_t end) { compute_blocks(args, x, begin, end); });
 }
 
 }  // namespace infopt

@@ -17,6 +17,7 @@ constexpr int kSplit = 128;  // cached tokens per partial softmax; splits start 
 constexpr int kGroup = 16;   // cached tokens that lie one after the other in memory
 constexpr int kGroups = kSplit / kGroup;
 constexpr int kRows = 4;  // query rows that share the loads of keys and values
+constexpr int kAhead = 2;  // groups between the one that is computed and the one that is prefetched
 
 // Where the tokens of a split lie: group g holds tokens 16 g .. 16 g + 15 of the split.
 template <typename T>
@@ -159,6 +160,16 @@ inline void add_values_ranges(const float* weights, const T* const* groups, cons
   }
 }
 
+// Starts to load the keys or values of a group. Blocks of different pages lie apart, where the
+// hardware prefetches nothing.
+template <typename T>
+inline void prefetch_group(const T* block, int64_t dim) {
+  constexpr int64_t line = 64;
+  const char* bytes = reinterpret_cast<const char*>(block);
+  const int64_t size = kGroup * dim * static_cast<int64_t>(sizeof(T));
+  for (int64_t i = 0; i < size; i += line) __builtin_prefetch(bytes + i);
+}
+
 // One split for R rows that see at least one of its tokens each.
 //
 // `scores` is R x kSplit scratch; `out` (R x dim) receives the weighted values.
@@ -171,7 +182,10 @@ inline void attend_split(const float* q, int64_t dim, const SplitPointers<T>& at
     all.lo = ranges[r].lo < all.lo ? ranges[r].lo : all.lo;
     all.hi = ranges[r].hi > all.hi ? ranges[r].hi : all.hi;
   }
-  for (int g = all.lo / kGroup; g * kGroup < all.hi; ++g) {
+  const int end = (all.hi + kGroup - 1) / kGroup;
+  for (int g = all.lo / kGroup; g < end; ++g) {
+    if (g + kAhead < end) prefetch_group(at.keys[g + kAhead], dim);
+    prefetch_group(at.values[g], dim);
     score_group<R>(q, dim, at.keys[g], scores + g * kGroup);
   }
   for (int r = 0; r < R; ++r) {

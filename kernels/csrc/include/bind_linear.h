@@ -89,25 +89,31 @@ inline Tensor pack_codes_op(const Tensor& codes, int64_t code_bits) {
   return packed;
 }
 
-inline Tensor linear_quantized_op(const Tensor& x, const Tensor& packed, const Tensor& scales,
-                                  const std::optional<Tensor>& bias, int64_t out_features,
-                                  int64_t in_features, int64_t group_size, int64_t code_bits,
-                                  int64_t activation_bits) {
-  check_width(x, in_features);
+inline void check_codes(const Tensor& packed, const Tensor& scales, int64_t out_features,
+                        int64_t in_features, int64_t group_size, int64_t code_bits,
+                        int64_t activation_bits) {
   check_dtype(packed, at::kByte, "packed");
   check_code_bits(code_bits);
   TORCH_CHECK_VALUE(activation_bits == 8 || activation_bits == 16,
                     "activation_bits must be 8 or 16, got ", activation_bits);
   TORCH_CHECK_VALUE(group_size > 0 && group_size % kMinGroup == 0, "group_size must be a multiple ",
                     "of ", kMinGroup, ", got ", group_size);
-  check_shape(packed, {packed_code_bytes(out_features, x.size(1), code_bits)}, "packed");
+  check_shape(packed, {packed_code_bytes(out_features, in_features, code_bits)}, "packed");
   check_cpu(scales, "scales");
   check_contiguous(scales, "scales");
   TORCH_CHECK_TYPE(scales.scalar_type() == at::kFloat || scales.scalar_type() == at::kHalf,
                    "scales must be float32 or float16, got ", scales.scalar_type());
   check_shape(scales,
-              {num_out_blocks(out_features), num_groups(x.size(1), group_size), 2, kOutBlock},
+              {num_out_blocks(out_features), num_groups(in_features, group_size), 2, kOutBlock},
               "scales");
+}
+
+inline Tensor linear_quantized_op(const Tensor& x, const Tensor& packed, const Tensor& scales,
+                                  const std::optional<Tensor>& bias, int64_t out_features,
+                                  int64_t in_features, int64_t group_size, int64_t code_bits,
+                                  int64_t activation_bits) {
+  check_width(x, in_features);
+  check_codes(packed, scales, out_features, in_features, group_size, code_bits, activation_bits);
   QuantizedArgs a = {};
   Tensor y = fill_linear(x, bias, out_features, packed.numel(), a.linear);
   a.linear.packed = packed.const_data_ptr();

@@ -107,15 +107,18 @@ inline Tensor attention(const Tensor& q, const Tensor& keys, const Tensor& value
   return out;
 }
 
+inline void check_slot_range(const int64_t* slots, int64_t num_tokens, int64_t num_slots) {
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    TORCH_CHECK_INDEX(slots[t] >= 0 && slots[t] < num_slots, "slot ", slots[t],
+                      " but the pages hold ", num_slots, " tokens");
+  }
+}
+
 inline void check_slots(const Tensor& slots, int64_t num_tokens, int64_t num_slots) {
   check_dtype(slots, at::kLong, "slots");
   check_shape(slots, {num_tokens}, "slots");
   check_contiguous(slots, "slots");
-  const int64_t* slot = slots.const_data_ptr<int64_t>();
-  for (int64_t t = 0; t < num_tokens; ++t) {
-    TORCH_CHECK_INDEX(slot[t] >= 0 && slot[t] < num_slots, "slot ", slot[t], " but the pages hold ",
-                      num_slots, " tokens");
-  }
+  check_slot_range(slots.const_data_ptr<int64_t>(), num_tokens, num_slots);
 }
 
 inline const float* norm_weight(const std::optional<Tensor>& weight, int64_t head_dim,

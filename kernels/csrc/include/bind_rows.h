@@ -43,13 +43,17 @@ inline std::pair<Tensor, Tensor> add_rms_norm_op(const Tensor& x,
   return {normed, total};
 }
 
+inline Activation activation_of(const std::string& kind) {
+  TORCH_CHECK_VALUE(kind == "silu" || kind == "gelu_tanh", "kind must be silu or gelu_tanh, got ",
+                    kind);
+  return kind == "silu" ? Activation::kSilu : Activation::kGeluTanh;
+}
+
 inline Tensor gated_activation_op(const Tensor& gate_up, const std::string& kind) {
   check_compute_dtype(gate_up, "gate_up");
   check_rows(gate_up, "gate_up");
   TORCH_CHECK_VALUE(gate_up.size(1) % 2 == 0, "gate_up must have an even width, got ",
                     gate_up.size(1));
-  TORCH_CHECK_VALUE(kind == "silu" || kind == "gelu_tanh", "kind must be silu or gelu_tanh, got ",
-                    kind);
   GatedActivationArgs a = {};
   a.num_rows = gate_up.size(0);
   a.size = gate_up.size(1) / 2;
@@ -57,7 +61,7 @@ inline Tensor gated_activation_op(const Tensor& gate_up, const std::string& kind
   a.gate_up = gate_up.const_data_ptr();
   a.out = out.data_ptr();
   a.stride = gate_up.stride(0);
-  a.kind = kind == "silu" ? Activation::kSilu : Activation::kGeluTanh;
+  a.kind = activation_of(kind);
   a.num_threads = at::get_num_threads();
   const ReleaseGilFor release(out.numel() * 4);
   for_dtype(gate_up.scalar_type(), [&](auto type) { gated_activation<decltype(type)>(a); });

@@ -36,72 +36,147 @@ inline int32_t four_inputs(const int8_t* x) {
   return word;
 }
 
-// Adds what one row and one group give to sixteen outputs:
-// scale * (codes of the weights . codes of x) + offset * (sum of the codes of x).
-template <int Planes, typename S>
-inline void add_group(const int32_t* low, const int32_t* high, const S* scale, float x_sum,
-                      float* sums) {
-  for (int i = 0; i < kCodeTileOut; i += Vec::width) {
-    Vec dot = load_ints(low + i);
-    if constexpr (Planes == 2) dot = fma(load_ints(high + i), Vec::set(256.0f), dot);
-    const Vec scaled = fma(dot, load_scales(scale + i), Vec::load(sums + i));
-    fma(Vec::set(x_sum), load_scales(scale + kOutBlock + i), scaled).store(sums + i);
-  }
+// Rows whose integer and float sums fill the registers together.
+template <int Planes>
+constexpr int kCodeRows = IntSums::has_dot ? (Planes == 2 ? 4 : 6) : 1;
+constexpr int kUnrolledLines = IntSums::has_dot ? 8 : 1;
+
+// One number from the integer sums of both planes.
+template <int Planes>
+inline Vec whole_sum(Vec low, Vec high) {
+  if constexpr (Planes == 2) return fma(high, Vec::set(256.0f), low);
+  return low;
 }
+
+// What a group of one row brings to all outputs.
+struct GroupOfRow {
+  Vec scale;  // of its codes
+  Vec sum;    // of what they stand for
+
+  GroupOfRow(const QuantizedRows& x, int64_t row, int64_t group)
+      : scale(Vec::set(x.scale[row * x.groups + group])),
+        sum(Vec::set(x.sums[row * x.groups + group])) {}
+
+  // Adds what they give to a register of outputs: weight scale * (codes of the weights . codes of
+  // x) * x scale + weight offset * (sum of x). The offsets lie kOutBlock behind the scales.
+  template <typename S>
+  Vec add_to(Vec total, Vec dot, const S* scales) const {
+    const Vec scaled = fma(dot * scale, load_scales(scales), total);
+    return fma(sum, load_scales(scales + kOutBlock), scaled);
+  }
+};
+
+// Integer sums of R rows and one block of outputs.
+template <int R, int Planes>
+struct GroupSums {
+  IntSums sums[R][Planes][kHalves];
+
+  void clear() {
+    for (auto& row : sums) {
+      for (auto& plane : row) {
+        for (IntSums& s : plane) s = IntSums::zero();
+      }
+    }
+  }
+
+  // Adds the products with kMinGroup inputs: lines First to First + 7 of two tiles.
+  template <int Bits, int First>
+  void multiply(const uint8_t* tiles, const int8_t* const (&x)[Planes], int64_t stride) {
+#pragma GCC unroll kUnrolledLines
+    for (int line = 0; line < 8; ++line) {
+      Codes codes[kHalves];
+      for (int h = 0; h < kHalves; ++h) {
+        codes[h] = load_codes<Bits>(tiles + h * kCodeTile * Bits / 8, First + line);
+      }
+      for (int r = 0; r < R; ++r) {
+        for (int p = 0; p < Planes; ++p) {
+          const int32_t inputs = four_inputs(x[p] + r * stride + line * 4);
+          for (int h = 0; h < kHalves; ++h) sums[r][p][h].add(codes[h], inputs);
+        }
+      }
+    }
+  }
+
+  // The sums of one row as floats: outputs i and following.
+  Vec dot(int r, int i) const {
+    const auto& row = sums[r];
+    const int h = i / kCodeTileOut, part = i % kCodeTileOut / Vec::width;
+    return whole_sum<Planes>(row[0][h].part(part), row[Planes - 1][h].part(part));
+  }
+};
+
+// R rows of x, one block of outputs and the float sums of both.
+template <int R, int Planes, int Bits, typename S>
+struct RowSums {
+  static constexpr int N = kOutBlock / Vec::width;
+  static constexpr int64_t kStepBytes = kMinGroup * kOutBlock * Bits / 8;
+  const QuantizedRows& x;
+  const uint8_t* codes;
+  int64_t first_row;
+  Vec total[R][N];
+
+  RowSums(const QuantizedRows& rows, const uint8_t* block, int64_t row)
+      : x(rows), codes(block), first_row(row) {
+    for (auto& sums : total) {
+      for (Vec& v : sums) v = Vec::zero();
+    }
+  }
+
+  // Adds the products of step number `step` to the sums of its group.
+  void multiply(int64_t step, GroupSums<R, Planes>& group) const {
+    const int64_t offset = first_row * x.width + step * kMinGroup;
+    const int8_t* planes[Planes];
+    planes[0] = x.low + offset;
+    if constexpr (Planes == 2) planes[1] = x.high + offset;
+    const uint8_t* tiles = codes + step / 2 * 2 * kStepBytes;
+    if (step % 2 == 0) {
+      group.template multiply<Bits, 0>(tiles, planes, x.width);
+    } else {
+      group.template multiply<Bits, 8>(tiles, planes, x.width);
+    }
+  }
+
+  void add(const GroupSums<R, Planes>& group, const S* scales, int64_t g) {
+    for (int r = 0; r < R; ++r) {
+      const GroupOfRow of_row(x, first_row + r, g);
+      for (int n = 0; n < N; ++n) {
+        const int i = n * Vec::width;
+        total[r][n] = of_row.add_to(total[r][n], group.dot(r, i), scales + i);
+      }
+    }
+  }
+
+  void store(float* sums) const {
+    for (int r = 0; r < R; ++r) {
+      for (int n = 0; n < N; ++n) total[r][n].store(sums + r * kOutBlock + n * Vec::width);
+    }
+  }
+};
 
 // R rows times one block of outputs.
 template <int R, int Planes, int Bits, typename S>
 void block_rows(const QuantizedArgs& args, const QuantizedRows& x, const Block<S>& block,
-                int64_t first_row, float* sums) {
-  const int64_t steps_per_group = args.group_size / kMinGroup;
-  const int64_t num_steps = x.width / kMinGroup;
-  const float* x_sums[R];
-  for (int r = 0; r < R; ++r) x_sums[r] = x.sums + (first_row + r) * x.groups;
-  std::fill_n(sums, R * kOutBlock, 0.0f);
-  for (int64_t group = 0, step = 0; group < x.groups; ++group) {
-    const int64_t end = std::min(step + steps_per_group, num_steps);
-    const S* scale = block.scales + group * 2 * kOutBlock;
-    const int64_t first_step = step;
-    for (int h = 0; h < kHalves; ++h) {
-      IntSums acc[R][Planes];
-      for (auto& row : acc) {
-        for (IntSums& a : row) a = IntSums::zero();
-      }
-      for (step = first_step; step < end; ++step) {
-        const int64_t index = step / 2 * kHalves + h;
-        const uint8_t* tile = block.codes + index * kCodeTile * Bits / 8;
-        if (step % 2 == 0) prefetch_line(tile + 4096);
-        const int8_t* low = x.low + first_row * x.width + step * kMinGroup;
-        const int8_t* high = Planes == 2 ? x.high + (low - x.low) : nullptr;
-        for (int line = 0; line < 8; ++line) {
-          const Codes codes = load_codes<Bits>(tile, static_cast<int>(step % 2) * 8 + line);
-          for (int r = 0; r < R; ++r) {
-            acc[r][0].add(codes, four_inputs(low + r * x.width + line * 4));
-            if constexpr (Planes == 2) {
-              acc[r][1].add(codes, four_inputs(high + r * x.width + line * 4));
-            }
-          }
-        }
-      }
-      for (int r = 0; r < R; ++r) {
-        alignas(64) int32_t ints[Planes][kCodeTileOut];
-        for (int p = 0; p < Planes; ++p) acc[r][p].store(ints[p]);
-        add_group<Planes>(ints[0], ints[Planes - 1], scale + h * kCodeTileOut, x_sums[r][group],
-                          sums + r * kOutBlock + h * kCodeTileOut);
-      }
+                int64_t first_row, Ahead& ahead, float* sums) {
+  const int64_t num_steps = x.width / kMinGroup, steps_per_group = args.group_size / kMinGroup;
+  const S* scales = block.scales;
+  Ahead scales_ahead(scales + x.groups * 2 * kOutBlock, 2 * kOutBlock * sizeof(S), 1);
+  RowSums<R, Planes, Bits, S> rows(x, block.codes, first_row);
+  for (int64_t g = 0, step = 0; g < x.groups; ++g, scales += 2 * kOutBlock) {
+    GroupSums<R, Planes> group;
+    group.clear();
+    scales_ahead.next();
+    for (const int64_t end = std::min(step + steps_per_group, num_steps); step < end; ++step) {
+      ahead.next();
+      rows.multiply(step, group);
     }
+    rows.add(group, scales, g);
   }
+  rows.store(sums);
 }
 
-// Multiplies sums with the steps of their rows and writes them to y.
-inline void finish_rows(const QuantizedArgs& args, const QuantizedRows& x, float* sums,
-                        int64_t first_row, int64_t rows, int64_t first_out) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const Vec step = Vec::set(x.scale[first_row + r]);
-    for (int i = 0; i < kOutBlock; i += Vec::width) {
-      (Vec::load(sums + r * kOutBlock + i) * step).store(sums + r * kOutBlock + i);
-    }
-  }
+// Writes sums to y in its type.
+inline void finish_rows(const QuantizedArgs& args, const float* sums, int64_t first_row,
+                        int64_t rows, int64_t first_out) {
   if (args.is_float) {
     write_rows<float>(args.linear, sums, first_row, rows, first_out);
   } else {
@@ -111,23 +186,17 @@ inline void finish_rows(const QuantizedArgs& args, const QuantizedRows& x, float
 
 template <int Planes, int Bits, typename S>
 void vector_block(const QuantizedArgs& args, const QuantizedRows& x, const Block<S>& block) {
-  alignas(64) float sums[4 * kOutBlock];
-  for (int64_t row = 0; row < args.linear.num_rows; row += 4) {
-    const int64_t rows = std::min<int64_t>(4, args.linear.num_rows - row);
-    switch (rows) {
-      case 1:
-        block_rows<1, Planes, Bits>(args, x, block, row, sums);
-        break;
-      case 2:
-        block_rows<2, Planes, Bits>(args, x, block, row, sums);
-        break;
-      case 3:
-        block_rows<3, Planes, Bits>(args, x, block, row, sums);
-        break;
-      default:
-        block_rows<4, Planes, Bits>(args, x, block, row, sums);
-    }
-    finish_rows(args, x, sums, row, rows, block.first_out);
+  constexpr int kRows = kCodeRows<Planes>;
+  alignas(64) float sums[kRows * kOutBlock];
+  const int64_t num_rows = args.linear.num_rows, step = rows_per_pass(num_rows, kRows);
+  constexpr int64_t kStepBytes = kMinGroup * kOutBlock * Bits / 8;
+  Ahead ahead(block.codes + x.width / kMinGroup * kStepBytes, kStepBytes,
+              (num_rows + step - 1) / step);
+  for (int64_t row = 0; row < num_rows; row += step) {
+    const int64_t rows = std::min(step, num_rows - row);
+    with_rows<kRows>(
+        rows, [&](auto R) { block_rows<R, Planes, Bits>(args, x, block, row, ahead, sums); });
+    finish_rows(args, sums, row, rows, block.first_out);
   }
 }
 

@@ -84,11 +84,12 @@ void code_rows(const QuantizedArgs& args, const QuantizedRows& x, const Block<S>
     store_tiles(first, second, two);
     const S* scale = block.scales + group * 2 * kOutBlock;
     for (int64_t r = 0; r < rows; ++r) {
-      const float x_sum = x.sums[(first_row + r) * x.groups + group];
+      const GroupOfRow of_row(x, first_row + r, group);
       for (int h = 0; h < kHalves; ++h) {
         const int32_t* ints = Planes == 1 && r >= 16 ? second[h][r - 16] : first[h][r];
-        add_group<Planes>(ints, second[h][r % 16], scale + h * kCodeTileOut, x_sum,
-                          sums + r * kOutBlock + h * kCodeTileOut);
+        const Vec dot = whole_sum<Planes>(load_ints(ints), load_ints(second[h][r % 16]));
+        float* sum = sums + r * kOutBlock + h * kCodeTileOut;
+        of_row.add_to(Vec::load(sum), dot, scale + h * kCodeTileOut).store(sum);
       }
     }
   }
@@ -103,7 +104,7 @@ void code_block(const QuantizedArgs& args, const QuantizedRows& x, const Block<S
     const int64_t rows = std::min(kMaxRows, args.linear.num_rows - row);
     if (row == 0 || rows < kMaxRows) configure_codes(rows, inputs, Planes == 2);
     code_rows<Planes, Bits>(args, x, block, row, rows, inputs, sums);
-    finish_rows(args, x, sums, row, rows, block.first_out);
+    finish_rows(args, sums, row, rows, block.first_out);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "linear.h"
 #include "rows.h"
@@ -10,6 +11,41 @@ namespace infopt {
 
 // Starts to load the cache line at p, which may lie behind the end of an array.
 inline void prefetch_line(const void* p) { __builtin_prefetch(p, 0, 3); }
+
+// Prefetches the weights behind a block while the block is multiplied. Several passes over the same
+// block share the work, so that memory never waits for arithmetic. Without it the hardware stops at
+// the end of each page.
+class Ahead {
+ public:
+  // `end` is the end of the block, `step` the bytes of it between two calls of next().
+  Ahead(const void* end, int64_t step, int64_t passes)
+      : line_(static_cast<const char*>(end)),
+        step_((step + 64 * passes - 1) / (64 * passes) * 64) {}
+
+  void next() {
+    for (int64_t i = 0; i < step_; i += 64) prefetch_line(line_ + i);
+    line_ += step_;
+  }
+
+ private:
+  const char* line_;
+  int64_t step_;
+};
+
+// Calls f with 1 <= rows <= Max as a constant, so that sums of that many rows stay in registers.
+template <int Max, typename F>
+inline void with_rows(int64_t rows, const F& f) {
+  if constexpr (Max > 1) {
+    if (rows < Max) return with_rows<Max - 1>(rows, f);
+  }
+  f(std::integral_constant<int, Max>{});
+}
+
+// Rows per pass where a pass takes up to `most`: passes are equal, 13 rows are 7 + 6, not 12 + 1.
+inline int64_t rows_per_pass(int64_t num_rows, int64_t most) {
+  const int64_t passes = (num_rows + most - 1) / most;
+  return (num_rows + passes - 1) / passes;
+}
 
 // Adds the bias to rows of kOutBlock float sums and writes them to y in its type.
 template <typename T>

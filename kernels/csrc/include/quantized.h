@@ -1,9 +1,10 @@
 // Matrix products with quantized weights: w = scale * code + offset, per output and group of
 // inputs.
 //
-// Activations are quantized row by row to 8 bits, or to 16 bits as two 8-bit planes (x = 256 high +
-// low), which is finer than bfloat16: then only the weights are quantized for practical purposes.
-// Sums of byte products are exact integers, so these products are batch invariant.
+// Activations are quantized in the same groups of each row to 8 bits, or to 16 bits as two 8-bit
+// planes (x = 256 high + low), which is finer than bfloat16: then only the weights are quantized
+// for practical purposes. Sums of byte products are exact integers, so these products are batch
+// invariant.
 //
 // Packed codes lie in blocks of 32 outputs: [in / 64][2][16][16][4] bytes, two AMX tiles of 16
 // outputs, four inputs side by side. Of 4-bit codes the low halves of a tile's 512 bytes are its

@@ -4,8 +4,10 @@ A run goes through these modules in order::
 
     workloads.build_workload(spec, tokenizer=...)      what is asked, as seeded plain data
     openloop.run_open_loop(llm, requests)              at scheduled times, or
-    closed.run_batch(llm, requests)                    all at once
+    closed.run_batch(llm, requests)                    all at once, or
+    http.run_http_load(load, requests)                 at scheduled times, on any server
       -> LoadResult.summary(slo)                       latencies, throughput, goodput
+    load_sweep.sweep(measure, rates, slo)              how much load does it take?
     paired.run_paired(arms, reference, repeats)        is one arm faster? with an interval
     roofline_log.summarize_roofline(steps, ...)        and why
 
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from infopt.bench.closed import run_batch, run_closed_loop
     from infopt.bench.load_result import LoadResult
+    from infopt.bench.load_sweep import sweep
     from infopt.bench.openloop import run_open_loop
     from infopt.bench.paired import run_paired
     from infopt.bench.slo import SLO
@@ -34,6 +37,7 @@ __all__ = [
     "run_closed_loop",
     "run_open_loop",
     "run_paired",
+    "sweep",
 ]
 
 _LAZY = {
@@ -45,6 +49,7 @@ _LAZY = {
     "run_closed_loop": "closed",
     "run_open_loop": "openloop",
     "run_paired": "paired",
+    "sweep": "load_sweep",
 }
 
 

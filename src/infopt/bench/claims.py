@@ -49,7 +49,7 @@ def decode_beside_transformers(model: str, batch: int, repeats: int) -> PairedRe
     Both arms generate one token and then ``DECODE_TOKENS + 1``; the difference is the time of
     decoding alone.
     """
-    peer = _transformers_model(model)
+    peer = transformers_model(model)
     vocab = peer.config.vocab_size
     rng = np.random.default_rng(batch)
     ids = torch.tensor(rng.integers(5, vocab - 5, size=(batch, PROMPT_TOKENS)))
@@ -173,7 +173,7 @@ def _decode_rate(run: Callable[[int], None], batch: int) -> Callable[[], float]:
     return rate
 
 
-def _transformers_model(model: str) -> Any:
+def transformers_model(model: str) -> Any:
     """Return the peer with plain bfloat16 weights (a GGUF file would stay packed, and slower)."""
     from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -29,6 +29,9 @@ _RATE_TOLERANCE = 0.05
 class RequestRecord:
     """One request of a run: what was asked, when, and what came back.
 
+    This one was answered by an engine of this process; a record of another source overrides what
+    it reads off ``output``.
+
     Attributes:
         request: The workload's request.
         scheduled_s: When it was due, on the engine's clock.
@@ -65,6 +68,16 @@ class RequestRecord:
     def num_output_tokens(self) -> int:
         """Tokens of all its completions."""
         return sum(len(o.token_ids) for o in self.output.outputs) if self.output else 0
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of its prompt, once the engine has answered."""
+        return len(self.output.prompt_token_ids) if self.output else 0
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Those of them that were found in the prefix cache."""
+        return self.output.num_cached_tokens if self.output else 0
 
     @property
     def timing(self) -> RequestTiming:
@@ -210,9 +223,10 @@ class LoadResult:
         }
 
     def _token_figures(self) -> dict[str, float | int | None]:
-        num_output = sum(r.num_output_tokens for r in self.records)
-        num_prompt = sum(len(o.prompt_token_ids) for o in self.outputs)
-        num_cached = sum(o.num_cached_tokens for o in self.outputs)
+        # Nobody can use a broken answer: its tokens are work, but no throughput.
+        num_output = sum(r.num_output_tokens for r in self.records if r.status != "failed")
+        num_prompt = sum(r.num_prompt_tokens for r in self.records)
+        num_cached = sum(r.num_cached_tokens for r in self.records)
         return {
             "num_output_tokens": num_output,
             "num_prompt_tokens": num_prompt,

@@ -8,27 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from infopt.cli.bench_serve import bench_serve
+from infopt.cli.bench_workloads import workload_spec
 from infopt.cli.console import messages, note, output, print_json
 from infopt.cli.engine import ENGINE_OPTIONS, ConfigOption, ModelOption, build_config
 from infopt.cli.models import RegistryOption, load_registry
 from infopt.cli.options import add_options
-from infopt.cli.values import parse_arm, parse_pairs, parse_spec
+from infopt.cli.values import parse_arm, parse_spec
 from infopt.config import EngineConfig
 from infopt.errors import ConfigError
 
 if TYPE_CHECKING:
     from infopt.cli.bench_arms import BenchReport
-
-WORKLOAD_DEFAULTS: dict[str, dict[str, Any]] = {
-    "synthetic": {"prompt_tokens": 128, "output_tokens": 64},
-    "shared-prefix": {
-        "num_groups": 2,
-        "prefix_tokens": 512,
-        "suffix_tokens": 32,
-        "output_tokens": 32,
-    },
-}
-"""Options that a workload kind has no default for, chosen to take seconds on a laptop."""
 
 SINGLE_REPEATS = 3
 PAIRED_REPEATS = 6  # fewer pairs never give a verdict
@@ -37,6 +28,7 @@ PAIRED_REPEATS = 6  # fewer pairs never give a verdict
 @add_options(engine=ENGINE_OPTIONS)
 def bench(
     *,
+    ctx: typer.Context,
     model: ModelOption = None,
     config: ConfigOption = None,
     registry: RegistryOption = None,
@@ -94,6 +86,9 @@ def bench(
     engine: dict[str, Any],
 ) -> None:
     """Measure throughput and latency of one configuration, or compare several in pairs."""
+    if ctx.invoked_subcommand is not None:
+        _refuse_options(ctx)
+        return
     configs = _arm_configs(build_config(model, config, engine), arm or [])
     load_registry(registry)
 
@@ -142,8 +137,23 @@ def _arm_configs(base: EngineConfig, arms: list[str]) -> dict[str, EngineConfig]
 def _workload_spec(
     kind: str, num_requests: int, options: list[str], rate: float | None
 ) -> dict[str, Any]:
-    defaults = WORKLOAD_DEFAULTS.get(kind, {})
-    spec = {"kind": kind, "num_requests": num_requests, **defaults, **parse_pairs(options, "set")}
-    if rate is not None:
-        spec["arrivals"] = {"kind": "poisson", "rate": rate}
-    return spec
+    spec = workload_spec(kind, num_requests, options)
+    return spec if rate is None else {**spec, "arrivals": {"kind": "poisson", "rate": rate}}
+
+
+def _refuse_options(ctx: typer.Context) -> None:
+    """Refuse options in front of a sub-command, where they would change nothing."""
+    for name in ctx.params:
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise ConfigError(
+                f"--{name.replace('_', '-')} stands before {ctx.invoked_subcommand!r}.",
+                field=name,
+                value=ctx.params[name],
+                remedy=f"Options of `bench {ctx.invoked_subcommand}` go behind it.",
+            )
+
+
+bench_app = typer.Typer()
+bench_app.callback(invoke_without_command=True)(bench)
+bench_app.command("serve")(bench_serve)

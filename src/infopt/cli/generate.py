@@ -20,7 +20,12 @@ from infopt.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from infopt.llm import LLM
 
-SAMPLING_OPTIONS = Group(SamplingParams, title="Sampling", defaults={"max_tokens": 256})
+SAMPLING_OPTIONS = Group(
+    SamplingParams,
+    title="Sampling",
+    skip=("structured_outputs",),
+    defaults={"max_tokens": 256},
+)
 
 
 @add_options(sampling=SAMPLING_OPTIONS, engine=ENGINE_OPTIONS)

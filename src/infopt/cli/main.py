@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from infopt import __version__
-from infopt.cli.bench import bench
+from infopt.cli.bench import bench_app
 from infopt.cli.console import print_error
 from infopt.cli.doctor import doctor
 from infopt.cli.generate import generate
@@ -74,8 +74,8 @@ def _global_options(
 
 
 app.command("generate")(generate)
-app.command("bench")(bench)
 app.command("doctor")(doctor)
 app.command("recommend")(recommend)
 app.command("serve")(serve)
+app.add_typer(bench_app, name="bench")
 app.add_typer(models_app, name="models")

@@ -85,6 +85,11 @@ class Engine:
         """Whether a step has anything to do."""
         return self.scheduler.has_unfinished or bool(self._ended_early)
 
+    @property
+    def num_requests(self) -> int:
+        """Requests that no step has reported as finished."""
+        return len(self._requests)
+
     def add_request(
         self,
         request_id: str,
@@ -116,6 +121,13 @@ class Engine:
                 field="sampling_params",
                 value=params,
                 remedy="SamplingParams.from_dict reads plain data.",
+            )
+        if params.structured_outputs is not None and constraint is None:
+            raise SamplingParamsError(
+                "the engine takes a constraint, not structured_outputs.",
+                field="structured_outputs",
+                value=params.structured_outputs,
+                remedy="LLM makes one of it, as infopt.structured.GrammarCompiler does.",
             )
         if request_id in self._requests:
             raise PromptError(
@@ -324,6 +336,7 @@ class Engine:
             block = wanted[done : done + logits.shape[0]]
             done += len(block)
             tokens |= self._take_logits(logits, block)
+            del logits  # else the next block is made beside this one
             timer.sampled()
         timer.forwarded()
         self.scheduler.commit(plan)

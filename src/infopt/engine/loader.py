@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -19,7 +21,7 @@ from infopt.errors import CapacityError, ConfigError
 from infopt.models.checkpoint import Checkpoint, open_checkpoint
 from infopt.models.decoder import Decoder
 from infopt.models.registry import resolve_model
-from infopt.ops import resolve_ops
+from infopt.ops import OpSet, resolve_ops
 from infopt.ops.invariance import find_variant_linear
 
 logger = logging.getLogger(__name__)
@@ -49,18 +51,12 @@ def build_engine(
     """
     device = _device(config)
     dtype = _dtype(config, device)
-    if config.quantization != "none":
-        raise ConfigError(
-            f"quantization={config.quantization!r} is not a known scheme.",
-            field="quantization",
-            value=config.quantization,
-            remedy="Valid names: none.",
-        )
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     ops = resolve_ops(config.backend, device, dtype)
     with open_checkpoint(resolve_model(config.model)) as checkpoint:
         max_model_len = _max_model_len(config, checkpoint)
+        scheme = _scheme(config.quantization, checkpoint, ops, device, dtype)
         model = Decoder(
             checkpoint.config,
             checkpoint,
@@ -68,6 +64,7 @@ def build_engine(
             device=device,
             dtype=dtype,
             max_positions=max_model_len,
+            make_linear=scheme,
             progress=progress,
         )
         tokenizer = None if config.skip_tokenizer_init else checkpoint.tokenizer()
@@ -86,7 +83,12 @@ def build_engine(
     cache = CacheManager(
         layout,
         num_pages,
-        identity={"model": identity, "dtype": str(dtype), "backend": str(ops.describe())},
+        identity={
+            "model": identity,
+            "dtype": str(dtype),
+            "backend": str(ops.describe()),
+            "quantization": str(scheme.report.to_dict()),
+        },
         enable_prefix_caching=config.enable_prefix_caching,
     )
     parts = EngineParts(
@@ -101,9 +103,17 @@ def build_engine(
         num_swap_pages=num_swap,
         tokenizer=tokenizer,
         description=_describe(model, layout, store, max_model_len, pool_tokens)
-        | {"model_identity": identity},
+        | {"model_identity": identity, "quantization": scheme.report.to_dict()},
     )
     return Engine(config, parts, clock or MonotonicClock())
+
+
+def _scheme(
+    name: str, checkpoint: Checkpoint, ops: OpSet, device: torch.device, dtype: torch.dtype
+) -> Any:
+    """Return the quantization scheme; found by name, so that imports point one way."""
+    quantization = importlib.import_module("infopt.quantization")
+    return quantization.make_scheme(name, checkpoint, ops, device, dtype)
 
 
 def _device(config: EngineConfig) -> torch.device:
@@ -201,7 +211,7 @@ def _describe(
         "device": str(model.device),
         "dtype": str(model.dtype).removeprefix("torch."),
         "num_threads": torch.get_num_threads(),
-        "ops": model.ops.describe(),
+        "ops": model.describe_ops(),
         "batch_invariant": invariant,
         "batch_invariance_violation": violation,
         "max_model_len": max_model_len,
@@ -212,4 +222,5 @@ def _describe(
         "kv_pool_bytes": store.num_bytes,
         "kv_bytes_per_token": layout.bytes_per_token,
         "weights_bytes": model.weight_bytes,
+        "bytes_per_weight": model.bytes_per_weight,
     }

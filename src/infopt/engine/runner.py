@@ -30,6 +30,7 @@ class ModelRunner:
         """Take views of every layer's pages once."""
         self.model, self.store, self.layout = model, store, layout
         self._pages = store.layer_pages(model.config.num_layers)
+        model.bind(self._pages)
 
     @property
     def device(self) -> torch.device:

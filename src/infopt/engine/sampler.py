@@ -25,6 +25,13 @@ from infopt.sampling_params import SamplingParams
 _CANDIDATES = 1024
 """top_p first looks at this many candidates; a full sort follows only if they do not reach it."""
 
+_DESCRIBED_ROWS = 16
+"""Rows whose log-probabilities are computed at a time.
+
+A long prompt has hundreds, and a server keeps the memory of its largest step: the allocator rarely
+gives it back.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingRow:
@@ -233,17 +240,28 @@ def position_logprobs(
     Returns:
         Per row, candidates by token id, the chosen one included.
     """
+    described: list[PositionLogprobs] = []
+    for start in range(0, len(chosen), _DESCRIBED_ROWS):
+        block = slice(start, start + _DESCRIBED_ROWS)
+        described += _describe(logits[block], chosen[block], num_alternatives[block])
+    return described
+
+
+def _describe(
+    logits: torch.Tensor, chosen: list[int], num_alternatives: list[int]
+) -> list[PositionLogprobs]:
     from infopt.outputs import Logprob
 
     taken = torch.tensor(chosen, dtype=torch.int64, device=logits.device).unsqueeze(1)
-    normaliser = logits.logsumexp(dim=-1, keepdim=True)
+    # Not logsumexp: of one row alone it adds up in another order than of several, on two threads.
+    logprobs = logits.log_softmax(dim=-1)
     taken_logits = logits.gather(1, taken)
     ids = torch.arange(logits.shape[1], device=logits.device)
     ahead = (logits > taken_logits) | ((logits == taken_logits) & (ids < taken))
     ranks = (ahead.sum(dim=-1) + 1).tolist()
-    values = (taken_logits - normaliser).squeeze(1).tolist()
+    values = logprobs.gather(1, taken).squeeze(1).tolist()
     most = max(num_alternatives, default=0)
-    best = _best(logits - normaliser, most) if most else [[] for _ in chosen]
+    best = _best(logprobs, most) if most else [[] for _ in chosen]
     rows: list[PositionLogprobs] = []
     for i, token in enumerate(chosen):
         row = {token: Logprob(max(values[i], LOGPROB_FLOOR), ranks[i])}

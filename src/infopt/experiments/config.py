@@ -136,7 +136,8 @@ def _check_references(config: Config) -> None:
         _check_workload_name(config, f"{where}.workload", entry["workload"])
     for key in ("latency_workload", "load_workload"):
         _check_workload_name(config, f"baseline.{key}", config["baseline"][key])
-    _check_workload_name(config, "select.workload", config["select"]["workload"])
+    for stage in ("serving", "select"):
+        _check_workload_name(config, f"{stage}.workload", config[stage]["workload"])
     for where, entry in [*slices(config), ("baseline", config["baseline"])]:
         slugs = [c["slug"] for c in entry["candidates"]]
         _check_slugs(where, slugs)
@@ -209,6 +210,8 @@ def _engine_options(config: Config) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _check_other_options(config: Config) -> None:
+    from infopt.bench.load_sweep import check_rates
+    from infopt.bench.rates import at_rate
     from infopt.bench.slo import SLO
     from infopt.bench.workloads import workload_options
     from infopt.select.objectives import OBJECTIVES
@@ -216,6 +219,10 @@ def _check_other_options(config: Config) -> None:
 
     with_field("slo", lambda: SLO.from_spec(config["slo"]))
     with_field("quality_floor", lambda: get_floor(config["quality_floor"]))
+    served = config["workloads"][config["serving"]["workload"]]
+    rates = with_field("serving.rates", lambda: check_rates(config["serving"]["rates"]))
+    if served["kind"] != "trace":  # whose file is read when it is replayed
+        with_field("serving.workload", lambda: at_rate(served, rates[0]))
     with_field("select.objective", lambda: OBJECTIVES.get(config["select"]["objective"]))
     for name, spec in config["workloads"].items():
         where = f"workloads.{name}"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from infopt.errors import ResultError
 from infopt.experiments.findings.tables import forest_axes
-from infopt.plotting import bars_with_interval, pareto, save
+from infopt.experiments.yaml_files import read_yaml
+from infopt.plotting import bars_with_interval, load_curve, pareto, save, styled
+from infopt.plotting.data import floats
 from infopt.results import read_table
 from infopt.select import get_objective, read_recommendation
 
@@ -81,6 +86,45 @@ def finalists_axes(table: pd.DataFrame, chosen: str | None) -> Axes:
         label="extra.candidate",
         chosen=chosen,
     )
+
+
+def draw_serving(
+    table_path: str | Path, chosen_path: str | Path, limits: Mapping[str, float], path: str | Path
+) -> None:
+    """Draw goodput and time to first token of a server over the offered load.
+
+    Args:
+        table_path: Table of the stage `serving`.
+        chosen_path: Its saturation point.
+        limits: Limits of the objective in seconds, by name.
+        path: Picture to write.
+    """
+    saturation = read_yaml(chosen_path)["saturation"]
+    _save(serving_axes(read_table(table_path), saturation, limits), path)
+
+
+@styled
+def serving_axes(
+    table: pd.DataFrame, saturation: Mapping[str, Any], limits: Mapping[str, float]
+) -> Axes:
+    """Return goodput above and the 90th percentile of TTFT below, over the offered load."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 7.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    bracket = (saturation["last_good_per_s"], saturation["first_bad_per_s"])
+    load_curve(table, bracket=bracket, ax=upper)
+    column = ttft_column(table)
+    load_curve(table, column, bracket=bracket, limit=limits.get("ttft_s"), ax=lower)
+    return upper
+
+
+def ttft_column(table: pd.DataFrame) -> str:
+    """Return the 90th percentile of TTFT, or the median where no run has ten requests."""
+    high = "latency.ttft_s.p90"
+    return high if np.isfinite(floats(table, high)).any() else "latency.ttft_s.p50"
 
 
 def _save(axes: Axes, path: str | Path) -> None:

@@ -41,5 +41,8 @@ def _fastest_product(dtype: torch.dtype, device: str, num_threads: int | None) -
 
 def precision_of(llm: LLM) -> Precision:
     """Return the bytes per value of weights and KV cache as they are held."""
-    size = getattr(torch, llm.stats()["dtype"]).itemsize
-    return Precision(weight_bytes=size, kv_bytes=size)
+    facts = llm.stats()
+    kv_bytes = getattr(torch, facts["dtype"]).itemsize
+    weights = facts["bytes_per_weight"]
+    # Embeddings are looked up in the compute type, whatever format the products have.
+    return Precision(weights, kv_bytes=kv_bytes, embedding_bytes=kv_bytes, head_bytes=weights)

@@ -52,6 +52,7 @@ class SliceSpec:
         slo_limits: Limits that a candidate has to keep to be chosen.
         quality_tier: Quality suite to run; None for none.
         models_file: File with further registry entries.
+        options: Further options of the stage (those of ``serving``, say).
     """
 
     stage: str
@@ -70,6 +71,7 @@ class SliceSpec:
     slo_limits: tuple[str, ...] = ()
     quality_tier: Literal["screen", "full"] | None = None
     models_file: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return one line of JSON, the same for the same specification.
@@ -159,7 +161,8 @@ def model_name(model: str, results_dir: str | Path) -> str:
 
 def slice_names(config: Mapping[str, Any], stage: str) -> list[str]:
     """Return the slices of a stage, in the order of the configuration."""
-    return ["precision"] if stage == "baseline" else list(config[stage])
+    fixed = {"baseline": ["precision"], "serving": ["load"]}
+    return fixed[stage] if stage in fixed else list(config[stage])
 
 
 def slice_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
@@ -167,7 +170,7 @@ def slice_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
 
     Args:
         config: Completed configuration.
-        stage: ``baseline`` or ``batching``.
+        stage: ``baseline``, ``batching`` or ``serving``.
         name: Name of the slice.
 
     Raises:
@@ -183,6 +186,8 @@ def slice_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
         )
     if stage == "baseline":
         return _baseline_spec(config, name)
+    if stage == "serving":
+        return _serving_spec(config, name)
     entry = config[stage][name]
     return SliceSpec(
         stage=stage,
@@ -239,6 +244,24 @@ def _baseline_spec(config: Mapping[str, Any], name: str) -> SliceSpec:
         },
         repeats=config["repeats"],
         quality_tier=entry["quality_tier"],
+        **_common(config),
+    )
+
+
+def _serving_spec(config: Mapping[str, Any], name: str) -> SliceSpec:
+    """Return the load sweep: one candidate, what was chosen so far, at rates among the options."""
+    entry = dict(config["serving"])
+    return SliceSpec(
+        stage="serving",
+        name=name,
+        reference="chosen",
+        shared={},
+        candidates={"chosen": {}},
+        workloads={"load": config["workloads"][entry.pop("workload")]},
+        load="open",
+        repeats=1,
+        criterion="goodput",
+        options=entry,
         **_common(config),
     )
 

@@ -8,51 +8,17 @@ it computes a :class:`~infopt.ops.context.ForwardContext` and writes keys and va
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
 from infopt.models.config import ModelConfig
+from infopt.models.linear_source import LinearFactory, LinearSource, WeightSource
 from infopt.models.rope import rope_table
-from infopt.ops import ForwardContext, KVPages, OpSet
+from infopt.ops import ForwardContext, OpSet
+from infopt.ops.layer_stack import LayerPages, LayerStack, LayerWeights, StackSpec
 from infopt.ops.linear import Linear
-from infopt.ops.rms_norm import rms_norm
 from infopt.ops.rotary import HeadNorms
-
-
-class WeightSource(Protocol):
-    """Where weights come from; checkpoints implement this."""
-
-    def get(self, name: str, dtype: torch.dtype = ...) -> torch.Tensor:
-        """Return the tensor with a canonical name."""
-        ...
-
-
-LinearFactory = Callable[[str, torch.Tensor, torch.Tensor | None], Linear]
-"""Makes a layer from its name, weight and bias: quantization schemes plug in here."""
-
-
-@dataclass(slots=True)
-class DecoderLayer:
-    """Weights of one layer, ready for the ops. Norm weights are float32."""
-
-    kind: str
-    input_norm: torch.Tensor
-    qkv: Linear
-    output: Linear
-    post_attention_norm: torch.Tensor
-    gate_up: Linear
-    down: Linear
-    head_norms: HeadNorms | None
-    pre_mlp_norm: torch.Tensor | None
-    post_mlp_norm: torch.Tensor | None
-
-    @property
-    def linears(self) -> tuple[Linear, ...]:
-        """The four products of the layer."""
-        return (self.qkv, self.output, self.gate_up, self.down)
 
 
 class Decoder:
@@ -84,17 +50,20 @@ class Decoder:
         """Load all weights."""
         self.config, self.ops, self.device, self.dtype = config, ops, device, dtype
         self._weights = weights
-        self._make_linear = make_linear or (lambda _name, weight, bias: ops.linear(weight, bias))
+        self._make_linear = make_linear or (
+            lambda source: ops.linear(source.weight(), source.bias())
+        )
         self.embedding = self._tensor("model.embed_tokens.weight")
         self.final_norm = self._norm("model.norm.weight")
-        head_name = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
-        self.head = self._make_linear("lm_head", self._tensor(head_name), None)
+        head_name = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
+        self.head = self._linear("lm_head", [head_name], has_bias=False)
         self.layers = [self._load_layer(i) for i in progress(range(config.num_layers))]
         self._rope = self._rope_tables(max_positions)
+        self._stack: tuple[LayerPages, LayerStack] | None = None
         del self._weights
 
     @torch.inference_mode()
-    def forward(self, ctx: ForwardContext, pages: Sequence[tuple[int, KVPages]]) -> torch.Tensor:
+    def forward(self, ctx: ForwardContext, pages: LayerPages) -> torch.Tensor:
         """Compute the logits of ``ctx.logit_rows``.
 
         Args:
@@ -108,9 +77,7 @@ class Decoder:
         return self.logits(hidden.index_select(0, ctx.logit_rows))
 
     @torch.inference_mode()
-    def forward_hidden(
-        self, ctx: ForwardContext, pages: Sequence[tuple[int, KVPages]]
-    ) -> torch.Tensor:
+    def forward_hidden(self, ctx: ForwardContext, pages: LayerPages) -> torch.Tensor:
         """Return the normed hidden state of every token, ``(num_tokens, hidden_size)``."""
         x = F.embedding(ctx.input_ids, self.embedding)
         if self.config.embedding_scale != 1.0:
@@ -120,12 +87,31 @@ class Decoder:
             kind: (cos.index_select(0, ctx.positions), sin.index_select(0, ctx.positions))
             for kind, (cos, sin) in self._rope.items()
         }
-        residual: torch.Tensor | None = None
-        for layer, (group, layer_pages) in zip(self.layers, pages, strict=True):
-            x, residual = self._layer(
-                layer, x, residual, ctx, group, layer_pages, rotations[layer.kind]
+        return self.bind(pages)(x, ctx, rotations)
+
+    def bind(self, pages: LayerPages) -> LayerStack:
+        """Return the layers bound to their pages; binding the same pages again costs nothing."""
+        if self._stack is None or self._stack[0] is not pages:
+            config = self.config
+            spec = StackSpec(
+                layers=self.layers,
+                final_norm=self.final_norm,
+                eps=config.rms_norm_eps,
+                attention_scale=config.attention_scale,
+                attention_softcap=config.attention_softcap,
+                activation=config.activation,
+                dtype=self.dtype,
             )
-        return self.ops.add_rms_norm(x, residual, self.final_norm, self.config.rms_norm_eps)[0]
+            self._stack = (pages, self.ops.layer_stack(spec, pages, self.ops))
+        return self._stack[1]
+
+    def describe_ops(self) -> dict[str, dict[str, str]]:
+        """Return backend and reason per op, for records and ``infopt doctor``."""
+        described = self.ops.describe()
+        if self._stack is not None:
+            choice = self._stack[1].choice
+            described["layer_stack"] = {"backend": choice.backend, "reason": choice.reason}
+        return described
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Apply the head to normed hidden states ``(num_rows, hidden_size)``."""
@@ -138,40 +124,27 @@ class Decoder:
         return logits
 
     @property
+    def linears(self) -> list[Linear]:
+        """All products of a step, the head last."""
+        return [linear for layer in self.layers for linear in layer.linears] + [self.head]
+
+    @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights as they are stored, a tied embedding counted once."""
-        linears = sum(linear.num_bytes for layer in self.layers for linear in layer.linears)
-        embedding = 0 if self.config.tie_word_embeddings else self.embedding.nbytes
-        return linears + self.head.num_bytes + embedding
+        """Bytes of all weights as they are stored, a tied embedding counted once.
 
-    def _layer(
-        self,
-        layer: DecoderLayer,
-        x: torch.Tensor,
-        residual: torch.Tensor | None,
-        ctx: ForwardContext,
-        group: int,
-        pages: KVPages,
-        rotation: tuple[torch.Tensor, torch.Tensor],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        config, ops, eps = self.config, self.ops, self.config.rms_norm_eps
-        normed, total = ops.add_rms_norm(x, residual, layer.input_norm, eps)
-        kv = ctx.groups[group]
-        q = ops.rotary_and_write(layer.qkv(normed), *rotation, pages, kv.slots, layer.head_norms)
-        attended = ops.attention(
-            q, pages, ctx, kv, config.attention_scale, config.attention_softcap
-        )
-        x = layer.output(attended)
-        if layer.pre_mlp_norm is None or layer.post_mlp_norm is None:
-            normed, total = ops.add_rms_norm(x, total, layer.post_attention_norm, eps)
-            x = layer.down(ops.gated_activation(layer.gate_up(normed), config.activation))
-            return x, total
-        x = rms_norm(x, layer.post_attention_norm, eps)
-        normed, total = ops.add_rms_norm(x, total, layer.pre_mlp_norm, eps)
-        x = layer.down(ops.gated_activation(layer.gate_up(normed), config.activation))
-        return rms_norm(x, layer.post_mlp_norm, eps), total
+        A head in another format than the embedding is a second copy, and both count.
+        """
+        is_shared = self.config.tie_word_embeddings and self.head.num_bytes == self.embedding.nbytes
+        products = sum(linear.num_bytes for linear in self.linears)
+        return products + (0 if is_shared else self.embedding.nbytes)
 
-    def _load_layer(self, index: int) -> DecoderLayer:
+    @property
+    def bytes_per_weight(self) -> float:
+        """Bytes that a step reads per weight, scales included."""
+        num_weights = sum(linear.in_features * linear.out_features for linear in self.linears)
+        return sum(linear.num_bytes for linear in self.linears) / num_weights
+
+    def _load_layer(self, index: int) -> LayerWeights:
         config, at = self.config, f"model.layers.{index}"
         qkv = [f"{at}.self_attn.{name}_proj" for name in "qkv"]
         mlp = [f"{at}.mlp.{name}_proj" for name in ("gate", "up")]
@@ -182,7 +155,7 @@ class Decoder:
             norms = HeadNorms(query, key, config.rms_norm_eps)
         sandwich = config.sandwich_norms
         before, after = (f"{at}.{w}_feedforward_layernorm.weight" for w in ("pre", "post"))
-        return DecoderLayer(
+        return LayerWeights(
             kind=config.layer_kinds[index],
             input_norm=self._norm(f"{at}.input_layernorm.weight"),
             qkv=self._linear(f"{at}.self_attn.qkv_proj", qkv, config.qkv_bias),
@@ -199,9 +172,9 @@ class Decoder:
 
     def _linear(self, name: str, parts: list[str], has_bias: bool) -> Linear:
         """Pack the rows of several projections into one product."""
-        weight = torch.cat([self._tensor(f"{part}.weight") for part in parts])
-        bias = torch.cat([self._tensor(f"{part}.bias") for part in parts]) if has_bias else None
-        return self._make_linear(name, weight, bias)
+        return self._make_linear(
+            LinearSource(self._weights, name, parts, has_bias, self.dtype, self.device)
+        )
 
     def _tensor(self, name: str) -> torch.Tensor:
         return self._weights.get(name, self.dtype).to(self.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from infopt.ops import cpu
+from infopt.ops import cpu, gpu
 from infopt.ops.dispatch import Implementation
 
 
@@ -26,5 +26,6 @@ def gated_activation(gate_up: torch.Tensor, kind: str) -> torch.Tensor:
 
 IMPLEMENTATIONS = [
     Implementation("cpu", cpu.load_gated_activation, cpu.why_not),
+    Implementation("triton", gpu.load_gated_activation, gpu.why_not),
     Implementation("reference", lambda: gated_activation),
 ]

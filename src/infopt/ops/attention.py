@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from infopt.ops import cpu
+from infopt.ops import cpu, gpu
 from infopt.ops.context import ForwardContext, GroupContext, KVPages
 from infopt.ops.dispatch import Implementation
 
@@ -185,5 +185,7 @@ class _OnlineSoftmax:
 
 IMPLEMENTATIONS = [
     Implementation("cpu", cpu.load_attention, cpu.why_not),
+    Implementation("flash-attn", gpu.load_flash_attention, gpu.why_not_flash),
+    Implementation("triton", gpu.load_attention, gpu.why_not_attention),
     Implementation("reference", lambda: paged_attention),
 ]

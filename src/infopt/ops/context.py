@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 
@@ -58,6 +59,7 @@ class ForwardContext:
         num_decodes: Leading sequences with a single token.
         groups: One entry per KV group.
         logit_rows: int64 ``(num_logit_rows,)``: tokens whose logits are wanted.
+        shared: What a backend derives from the batch once and uses in all layers.
     """
 
     input_ids: torch.Tensor
@@ -67,6 +69,7 @@ class ForwardContext:
     num_decodes: int
     groups: list[GroupContext]
     logit_rows: torch.Tensor
+    shared: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def num_seqs(self) -> int:

@@ -21,10 +21,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpTarget:
-    """What an implementation must run on."""
+    """What an implementation must run on.
+
+    Attributes:
+        device: Where the tensors are.
+        dtype: Compute type.
+        backend: What was asked for: ``auto`` or the name of a backend.
+        head_dim: Width of a head, where it is known.
+        block_size: Tokens per page, where it is known.
+    """
 
     device: torch.device
     dtype: torch.dtype
+    backend: str = "auto"
+    head_dim: int | None = None
+    block_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,7 @@ class OpSet:
     gated_activation: Callable[..., Any]
     rotary_and_write: Callable[..., Any]
     attention: Callable[..., Any]
+    layer_stack: Callable[..., Any]
     choices: dict[str, OpChoice]
 
     def describe(self) -> dict[str, dict[str, str]]:
@@ -71,7 +83,7 @@ class OpSet:
 
 def implementations() -> dict[str, list[Implementation]]:
     """Return all known implementations per op, fastest first."""
-    from infopt.ops import activation, attention, linear, rms_norm, rotary
+    from infopt.ops import activation, attention, layer_stack, linear, rms_norm, rotary
 
     return {
         "linear": linear.IMPLEMENTATIONS,
@@ -79,21 +91,31 @@ def implementations() -> dict[str, list[Implementation]]:
         "gated_activation": activation.IMPLEMENTATIONS,
         "rotary_and_write": rotary.IMPLEMENTATIONS,
         "attention": attention.IMPLEMENTATIONS,
+        "layer_stack": layer_stack.IMPLEMENTATIONS,
     }
 
 
-def resolve_ops(backend: str, device: torch.device, dtype: torch.dtype) -> OpSet:
+def resolve_ops(
+    backend: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    head_dim: int | None = None,
+    block_size: int | None = None,
+) -> OpSet:
     """Pick an implementation for every op.
 
     Args:
         backend: ``EngineConfig.backend``.
         device: Where the model runs.
         dtype: Compute type.
+        head_dim: Width of a head; some kernels have limits.
+        block_size: Tokens per page; some kernels have limits.
 
     Raises:
         BackendError: If a named backend cannot run here; says why.
     """
-    target = OpTarget(device, dtype)
+    target = OpTarget(device, dtype, backend, head_dim, block_size)
     functions: dict[str, Callable[..., Any]] = {}
     choices: dict[str, OpChoice] = {}
     for op, candidates in implementations().items():
@@ -114,7 +136,7 @@ def _choose(
     op: str, candidates: list[Implementation], backend: str, target: OpTarget
 ) -> tuple[Callable[..., Any], OpChoice]:
     refused: list[str] = []
-    for candidate in candidates:
+    for candidate in sorted(candidates, key=lambda c: c.backend != backend):  # the named one first
         if backend == "reference" and candidate.backend != "reference":
             continue
         why_not = candidate.why_not(target)

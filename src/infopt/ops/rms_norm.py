@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from infopt.ops import cpu
+from infopt.ops import cpu, gpu
 from infopt.ops.dispatch import Implementation
 
 
@@ -47,5 +47,6 @@ def add_rms_norm(
 
 IMPLEMENTATIONS = [
     Implementation("cpu", cpu.load_add_rms_norm, cpu.why_not),
+    Implementation("triton", gpu.load_add_rms_norm, gpu.why_not),
     Implementation("reference", lambda: add_rms_norm),
 ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from infopt.ops import cpu
+from infopt.ops import cpu, gpu
 from infopt.ops.context import KVPages
 from infopt.ops.dispatch import Implementation
 from infopt.ops.rms_norm import rms_norm
@@ -74,5 +74,6 @@ def rotary_and_write(
 
 IMPLEMENTATIONS = [
     Implementation("cpu", cpu.load_rotary_and_write, cpu.why_not),
+    Implementation("triton", gpu.load_rotary_and_write, gpu.why_not),
     Implementation("reference", lambda: rotary_and_write),
 ]

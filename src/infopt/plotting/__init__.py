@@ -15,6 +15,7 @@ from infopt.plotting.latency import ecdf, latency_percentiles
 from infopt.plotting.load import goodput_curve, throughput_vs_batch
 from infopt.plotting.ratios import ratio_forest
 from infopt.plotting.rooflines import roofline
+from infopt.plotting.saturation import load_curve
 from infopt.plotting.saving import save
 from infopt.plotting.steps import fragmentation, step_breakdown
 from infopt.plotting.style import STYLE, color_of, colors_for, marker_of, styled
@@ -29,6 +30,7 @@ __all__ = [
     "fragmentation",
     "goodput_curve",
     "latency_percentiles",
+    "load_curve",
     "marker_of",
     "pareto",
     "ratio_forest",

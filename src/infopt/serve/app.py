@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.routing import APIRoute
 
 from infopt import __version__
 from infopt.serve.error_handlers import install_error_handlers
 from infopt.serve.middleware import ApiKeyGate, BodyGate, LifecycleGate
+from infopt.serve.openapi import describe
 from infopt.serve.routes import router
 from infopt.serve.service import Service
 
@@ -36,10 +38,19 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     app.include_router(router)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    needs_key = config.api_key is not None
+    description = functools.cache(lambda: describe(app, needs_key=needs_key))
+    app.openapi = description  # type: ignore[method-assign]
     install_error_handlers(app, config.retry_after_s)
+    _add_gates(app, service)
+    return app
+
+
+def _add_gates(app: FastAPI, service: Service) -> None:
+    """Add what stands before every route."""
+    config = service.config
     # The last one added is the first that a request meets.
-    app.add_middleware(BodyGate, max_bytes=config.max_body_bytes)
+    app.add_middleware(BodyGate, max_bytes=config.max_body_bytes, routes=_paths("POST"))
     app.add_middleware(LifecycleGate, service=service, routes=_paths())
     if config.api_key is not None:
         app.add_middleware(ApiKeyGate, api_key=config.api_key)
@@ -50,7 +61,6 @@ def create_app(service: Service) -> FastAPI:
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
         )
-    return app
 
 
 @contextlib.asynccontextmanager
@@ -74,19 +84,8 @@ async def _start(service: Service) -> None:
         service.fail()
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """Return the description, without the 422 that FastAPI adds: a bad body is a 400 here."""
-    if app.openapi_schema is None:
-        schema = FastAPI.openapi(app)
-        for operations in schema["paths"].values():
-            for operation in operations.values():
-                operation["responses"].pop("422", None)
-        for unused in ("HTTPValidationError", "ValidationError"):
-            schema["components"]["schemas"].pop(unused, None)
-        app.openapi_schema = schema
-    return app.openapi_schema
-
-
-def _paths() -> frozenset[str]:
-    paths = (getattr(route, "path", "") for route in router.routes)
-    return frozenset(path for path in paths if "{" not in path)
+def _paths(method: str | None = None) -> frozenset[str]:
+    """Return the paths without a variable part, of all methods or of one."""
+    routes = [route for route in router.routes if isinstance(route, APIRoute)]
+    chosen = [route.path for route in routes if method is None or method in (route.methods or ())]
+    return frozenset(path for path in chosen if "{" not in path)

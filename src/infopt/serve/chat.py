@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from infopt.engine.constraint import ConstraintFactory
@@ -13,8 +14,9 @@ from infopt.serve.protocol import ChatRequest
 from infopt.serve.protocol.tools import NamedChoice
 from infopt.serve.service import Service
 from infopt.serve.tools.forced import any_calls, named_call
-from infopt.serve.tools.parsers import PARSERS, parser_for
-from infopt.serve.tools.reasoning import BEGIN, AfterReasoning
+from infopt.serve.tools.parsers import PARSERS, ToolParser, parser_for
+from infopt.serve.tools.reasoning import AfterReasoning
+from infopt.serve.tools.tags import TAGS, Tags, tags_for
 from infopt.structured import StructuredOutputError, StructuredSpec
 
 
@@ -52,7 +54,7 @@ class ChatCompletion(Generation):
         if self._form.make_parser is not None:
             # The markers of some families are special tokens.
             params = params.replace(skip_special_tokens=False)
-        return Prepared([token_ids], params, self._constraint())
+        return Prepared([token_ids], [params], self._constraint())
 
     def choice(self, delta: Delta) -> dict[str, Any]:
         """Return a whole answer."""
@@ -101,19 +103,33 @@ class ChatCompletion(Generation):
         return [tool.model_dump(exclude_none=True) for tool in self.body.tools or ()]
 
     def _form_after(self, prompt: str) -> OutputForm:
-        template = self.model.tokenizer.chat_template or ""
-        reasons = BEGIN in template and self.body.include_reasoning is not False
+        tags = self._tags()
         named = self._choice.function.name if isinstance(self._choice, NamedChoice) else None
         make_parser = None
         if self._choice in ("auto", "required"):
             forced = self._choice == "required"
-            make_parser = PARSERS.get("generic" if forced else parser_for(template))
+            make_parser = PARSERS.get("generic") if forced else self._parser()
         return OutputForm(
-            reasoning_is_open=prompt.rstrip().endswith(BEGIN) if reasons else None,
+            reasoning_is_open=None if tags is None else prompt.rstrip().endswith(tags.begin),
+            tags=tags or TAGS["think"],
             make_parser=make_parser,
             forced_name=named,
             max_calls=1 if self.body.parallel_tool_calls is False else None,
         )
+
+    def _tags(self) -> Tags | None:
+        """Return what stands around reasoning; None if it is not to be split off."""
+        chosen = self.service.config.reasoning_parser
+        if self.body.include_reasoning is False or chosen == "none":
+            return None
+        return tags_for(self.model.tokenizer.chat_template) if chosen is None else TAGS[chosen]
+
+    def _parser(self) -> Callable[[], ToolParser] | None:
+        """Return what finds calls that the model chose to make; None if nothing is to."""
+        chosen = self.service.config.tool_parser
+        if chosen == "none":
+            return None
+        return PARSERS.get(chosen or parser_for(self.model.tokenizer.chat_template))
 
     def _constraint(self) -> ConstraintFactory | None:
         spec = self._spec()
@@ -124,7 +140,11 @@ class ChatCompletion(Generation):
             return factory
         tokenizer, config = self.model.tokenizer, self.model.engine.runner.model.config
         return lambda: AfterReasoning(
-            factory(), tokenizer.token_bytes, config.eos_token_ids, tokenizer.vocab_size
+            factory(),
+            tokenizer.token_bytes,
+            config.eos_token_ids,
+            tokenizer.vocab_size,
+            self._form.tags.end,
         )
 
     def _spec(self) -> StructuredSpec | None:

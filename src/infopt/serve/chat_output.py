@@ -10,6 +10,7 @@ from typing import Any
 from infopt.serve.tools.events import CallArguments, CallStart, Content, Event, Reasoning
 from infopt.serve.tools.parsers import ToolParser
 from infopt.serve.tools.reasoning import ReasoningSplitter
+from infopt.serve.tools.tags import TAGS, Tags
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +19,14 @@ class OutputForm:
 
     Attributes:
         reasoning_is_open: Whether the prompt has opened the reasoning; None reads no reasoning.
+        tags: What stands around the reasoning.
         make_parser: Finds calls in the text; None finds none.
         forced_name: The whole text is the arguments of this function.
         max_calls: More calls are left out.
     """
 
     reasoning_is_open: bool | None = None
+    tags: Tags = TAGS["think"]
     make_parser: Callable[[], ToolParser] | None = None
     forced_name: str | None = None
     max_calls: int | None = None
@@ -40,7 +43,9 @@ class ChatOutput:
         """Start with nothing read."""
         self._form = form
         is_open = form.reasoning_is_open
-        self._splitter = None if is_open is None else ReasoningSplitter(is_open=is_open)
+        self._splitter = (
+            None if is_open is None else ReasoningSplitter(is_open=is_open, tags=form.tags)
+        )
         self._parser = form.make_parser() if form.make_parser is not None else None
         self._is_named = False
         self.has_calls = False

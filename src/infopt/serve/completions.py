@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infopt.errors import SamplingParamsError
+from infopt.sampling_params import SamplingParams
 from infopt.serve.deltas import Delta
 from infopt.serve.generation import Generation, Prepared
 from infopt.serve.logprobs import CompletionLogprobs, join_logprobs
@@ -45,11 +46,12 @@ class Completion(Generation):
 
     def prepare(self) -> Prepared:
         """Encode the prompts; token ids are used as they are."""
-        params = self.body.params()
-        tokenizer = self.model.tokenizer
+        tokenizer, checker = self.model.tokenizer, self.model.engine.checker
+        params: list[SamplingParams] = []
         for prompt in self.body.prompts():
             token_ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-            self.model.engine.checker.check(token_ids, params)
+            params.append(self.body.params(room=checker.max_model_len - len(token_ids)))
+            checker.check(token_ids, params[-1])
             text = prompt if isinstance(prompt, str) else self._text_of(token_ids)
             self._prompts.append((text, token_ids))
         spec = self.body.structured()
@@ -80,15 +82,18 @@ class Completion(Generation):
         }
 
     def _describe(self, delta: Delta, echoes: bool) -> dict[str, Any] | None:
-        skips_special = self.body.skip_special_tokens is not False
-        writer = self._logprobs.setdefault(
-            self._index(delta), CompletionLogprobs(self.model.tokenizer, skips_special)
-        )
+        writer = self._writer(self._index(delta))
         if self.body.logprobs is None:
             return None
         parts = [writer.write_prompt(*self._scored_prompt(delta))] if echoes else []
         assert delta.logprobs is not None, "log-probabilities were asked for"
         return join_logprobs([*parts, writer.write(delta.token_ids, delta.logprobs)])
+
+    def _writer(self, index: int) -> CompletionLogprobs:
+        if index not in self._logprobs:
+            skips_special = self.body.skip_special_tokens is not False
+            self._logprobs[index] = CompletionLogprobs(self.model.tokenizer, skips_special)
+        return self._logprobs[index]
 
     def _scored_prompt(self, delta: Delta) -> tuple[str, list[int], list[Any]]:
         assert delta.prompt_logprobs is not None, "the prompt was to be scored"

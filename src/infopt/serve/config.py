@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from infopt.errors import ConfigError
+from infopt.errors import ConfigError, nearest
+from infopt.serve.tools.parsers import PARSERS
+from infopt.serve.tools.tags import TAGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,10 @@ class ServeConfig:
         request_timeout_s: Longest time a request may take, its wait in the queue included.
         grace_s: On SIGTERM, time for running requests to finish.
         retry_after_s: What a refused client is told to wait.
+        tool_parser: Form in which the models write tool calls; by default the one that the chat
+            template shows, and "none" leaves calls in the text.
+        reasoning_parser: Tags around reasoning; by default those in the chat template, and "none"
+            leaves reasoning in the text.
     """
 
     host: str = "127.0.0.1"
@@ -31,6 +38,8 @@ class ServeConfig:
     request_timeout_s: float = 600.0
     grace_s: float = 30.0
     retry_after_s: int = 1
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -43,9 +52,21 @@ class ServeConfig:
         self._check("request_timeout_s", 0.001, math.inf)
         self._check("grace_s", 0, math.inf)
         self._check("retry_after_s", 0, math.inf)
+        self._check_name("tool_parser", PARSERS)
+        self._check_name("reasoning_parser", TAGS)
         if self.api_key is not None and not self.api_key:
             raise ConfigError("api_key is empty.", field="api_key", remedy="Leave it out.")
         object.__setattr__(self, "cors_origins", tuple(self.cors_origins))
+
+    def _check_name(self, name: str, known: Iterable[str]) -> None:
+        value, names = getattr(self, name), [*known, "none"]
+        if value is not None and value not in names:
+            raise ConfigError(
+                f"{name} {value!r} is unknown.{nearest(value, names)}",
+                field=name,
+                value=value,
+                remedy=f"Valid names: {', '.join(names)}.",
+            )
 
     def _check(self, name: str, low: float, high: float) -> None:
         value = getattr(self, name)

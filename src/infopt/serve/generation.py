@@ -19,7 +19,7 @@ from infopt.serve.deltas import Delta
 from infopt.serve.errors import ApiError, of_exception
 from infopt.serve.loop import Submission
 from infopt.serve.protocol.base import SamplingFields
-from infopt.serve.responses import DONE, EventStreamResponse, event, json_response
+from infopt.serve.responses import DONE, ChunkWriter, EventStreamResponse, event, json_response
 from infopt.serve.service import Service
 from infopt.serve.stream import OutputStream
 from infopt.serve.usage import UsageCounter
@@ -35,12 +35,12 @@ class Prepared:
 
     Attributes:
         prompts: Token ids of each prompt.
-        params: The same for all prompts.
+        params: Of each prompt; all have the same ``n``.
         constraint: Makes what limits the tokens of each completion.
     """
 
     prompts: list[list[int]]
-    params: SamplingParams
+    params: list[SamplingParams]
     constraint: ConstraintFactory | None = None
 
 
@@ -116,13 +116,13 @@ class Generation(ABC):
 
     async def _events(self, stream: OutputStream, usage: UsageCounter) -> AsyncIterator[bytes]:
         head = self._head(self.chunk_kind)
-        tail = {"usage": None} if self._wants_usage else {}
+        writer = ChunkWriter(head, {"usage": None} if self._wants_usage else {})
         try:
             async for deltas in stream:
-                events = []
+                events: list[bytes] = []
                 for delta in deltas:
                     usage.add(delta)
-                    events += [event(head | {"choices": [c]} | tail) for c in self.chunks(delta)]
+                    events += map(writer.write, self.chunks(delta))
                 if events:
                     yield b"".join(events)
             if self._wants_usage:

@@ -11,6 +11,7 @@ import itertools
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -47,14 +48,14 @@ class Submission:
     Attributes:
         model: Name of the engine.
         prompts: Token ids of each prompt.
-        params: The same for all prompts.
+        params: Of each prompt; all have the same ``n``.
         arrival_s: When the request came in, on the engine's clock.
         constraint: Makes what limits the tokens of each completion.
     """
 
     model: str
     prompts: list[list[int]]
-    params: SamplingParams
+    params: list[SamplingParams]
     arrival_s: float
     constraint: ConstraintFactory | None = None
 
@@ -65,6 +66,10 @@ class ModelLoop:
     Args:
         engines: By model name.
         observe: Told about every output, on the loop's thread.
+
+    Attributes:
+        step_cpu_s: CPU seconds of the loop's thread within steps of the engines.
+        other_cpu_s: The same outside of steps, as of its last turn.
     """
 
     def __init__(self, engines: Mapping[str, Engine], observe: Observer = lambda *_: None) -> None:
@@ -76,6 +81,12 @@ class ModelLoop:
         self._thread = threading.Thread(target=self._run, name="infopt-model-loop", daemon=True)
         self._ids = itertools.count()
         self._is_stopping = False
+        self.step_cpu_s = self.other_cpu_s = 0.0
+
+    @property
+    def num_active(self) -> int:
+        """Requests whose outputs go to a stream."""
+        return sum(len(active) for active in self._active.values())
 
     @property
     def is_alive(self) -> bool:
@@ -99,7 +110,7 @@ class ModelLoop:
         name = f"req-{next(self._ids)}"
         request_ids = [f"{name}-{i}" for i in range(len(submission.prompts))]
         cancel = partial(self._post, partial(self._abort, submission.model, request_ids))
-        num_completions = len(request_ids) * submission.params.n
+        num_completions = sum(params.n for params in submission.params)
         stream = OutputStream(self._event_loop, cancel, num_completions)
         self._post(partial(self._add, submission, request_ids, stream))
         return stream
@@ -134,6 +145,7 @@ class ModelLoop:
         # The number of OpenMP threads belongs to the calling thread, and this one is new.
         torch.set_num_threads(torch.get_num_threads())
         while not self._is_stopping:
+            self.other_cpu_s = time.thread_time() - self.step_cpu_s
             self._execute_commands()
             for name, engine in self.engines.items():
                 if engine.has_unfinished and not self._is_stopping:
@@ -159,7 +171,7 @@ class ModelLoop:
                 engine.add_request(
                     request_id,
                     submission.prompts[index],
-                    submission.params,
+                    submission.params[index],
                     arrival_s=submission.arrival_s,
                     constraint=submission.constraint,
                 )
@@ -170,7 +182,7 @@ class ModelLoop:
                 self._abort(submission.model, request_ids[:index])
                 self._call_soon(partial(stream.fail, error))
                 return
-            active[request_id] = _Active(stream, OutputTracker(index, submission.params.n))
+            active[request_id] = _Active(stream, OutputTracker(index, submission.params[index].n))
         self._call_soon(stream.accept)
 
     def _abort(self, model: str, request_ids: list[str]) -> None:
@@ -180,6 +192,7 @@ class ModelLoop:
 
     def _step(self, name: str, engine: Engine) -> None:
         num_ended = sum(engine.stats.num_finished.values())
+        start_s = time.thread_time()
         try:
             outputs = engine.step()
         except Exception:  # the engine has ended the requests of this step; the next reports them
@@ -187,6 +200,8 @@ class ModelLoop:
             if sum(engine.stats.num_finished.values()) == num_ended:
                 self._fail_all(name, engine)  # it would fail in the same way for ever
             return
+        finally:
+            self.step_cpu_s += time.thread_time() - start_s
         self._publish(name, outputs)
 
     def _publish(self, name: str, outputs: list[RequestOutput]) -> None:

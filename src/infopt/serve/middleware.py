@@ -8,10 +8,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from infopt.serve.errors import ApiError, draining
+from infopt.serve.openapi import OPEN_PATHS
 from infopt.serve.service import Service
-
-OPEN_PATHS = ("/health", "/docs", "/openapi.json")
-"""Routes that need no API key: they tell nothing about requests."""
 
 ALWAYS_PATHS = ("/health", "/metrics")
 """Routes that answer whatever the state of the server."""
@@ -98,15 +96,17 @@ class BodyGate:
     Args:
         app: What comes after.
         max_bytes: Longest body.
+        routes: Paths that take a body; elsewhere it is the method that is wrong.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        """Keep the limit."""
-        self._app, self._max_bytes = app, max_bytes
+    def __init__(self, app: ASGIApp, max_bytes: int, routes: frozenset[str]) -> None:
+        """Keep what is needed."""
+        self._app, self._max_bytes, self._routes = app, max_bytes, routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the headers, and count the bytes of a body without a length as they come."""
-        if scope["type"] != "http" or scope["method"] != "POST":
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        if not is_post or scope["path"] not in self._routes:
             return await self._app(scope, receive, send)
         error = self._refusal(Headers(scope=scope))
         if error is not None:

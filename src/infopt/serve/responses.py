@@ -16,15 +16,36 @@ DONE = b"data: [DONE]\n\n"
 """The last event of a stream that ended well."""
 
 
+# Made once: `json.dumps` with options makes a new one for every call.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def to_json(data: Any) -> bytes:
     """Return compact UTF-8 JSON; NaN and infinities are a bug and raise."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace")
+    return _ENCODER.encode(data).encode("utf-8", "replace")
 
 
 def event(data: Any) -> bytes:
     """Return one server-sent event."""
     return b"data: " + to_json(data) + b"\n\n"
+
+
+class ChunkWriter:
+    """Writes the events of one stream, which differ in their choices alone.
+
+    Args:
+        head: Fields in front of the choices, at least one.
+        tail: Fields behind them.
+    """
+
+    def __init__(self, head: Mapping[str, Any], tail: Mapping[str, Any]) -> None:
+        """Encode what all events have in common, once."""
+        self._start = b"data: " + to_json(head)[:-1] + b',"choices":['
+        self._end = (b"]," + to_json(tail)[1:] if tail else b"]}") + b"\n\n"
+
+    def write(self, choice: Any) -> bytes:
+        """Return the event with one choice."""
+        return self._start + to_json(choice) + self._end
 
 
 def json_response(

@@ -6,86 +6,86 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel
 
 from infopt.serve.chat import ChatCompletion
 from infopt.serve.completions import Completion
 from infopt.serve.json_body import StrictRoute
+from infopt.serve.openapi import generating, posting, reading, reading_text
 from infopt.serve.protocol import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
 )
+from infopt.serve.protocol.answers import (
+    ChatAnswer,
+    ChatChunk,
+    CompletionAnswer,
+    CompletionChunk,
+    DetokenizeAnswer,
+    Health,
+    ModelCard,
+    ModelList,
+    TokenizeAnswer,
+    TokenizerInfo,
+)
 from infopt.serve.responses import json_response
 from infopt.serve.service import ServedModel, Service
-from infopt.serve.tokenize import detokenize, tokenize
+from infopt.serve.tokenize import describe_tokenizer, detokenize, tokenize
 
-
-class ErrorDetail(BaseModel):
-    """What went wrong."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorBody(BaseModel):
-    """The body of every error."""
-
-    error: ErrorDetail
-
-
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorBody} for status in (400, 401, 404, 413, 415, 429, 500, 503, 504)
-}
-
-router = APIRouter(route_class=StrictRoute, responses=_ERRORS)
+router = APIRouter(route_class=StrictRoute)
 
 
 def _service(request: Request) -> Service:
     return request.app.state.service
 
 
-@router.post("/v1/chat/completions", tags=["generate"])
+@router.post("/v1/chat/completions", tags=["generate"], responses=generating(ChatAnswer, ChatChunk))
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation."""
     return await ChatCompletion(_service(request), body).respond(request)
 
 
-@router.post("/v1/completions", tags=["generate"])
+@router.post(
+    "/v1/completions", tags=["generate"], responses=generating(CompletionAnswer, CompletionChunk)
+)
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """Go on with a text, or score it."""
     return await Completion(_service(request), body).respond(request)
 
 
-@router.get("/v1/models", tags=["models"])
+@router.get("/v1/models", tags=["models"], responses=reading(ModelList))
 async def models(request: Request) -> Response:
     """List the models."""
     data = [_card(model) for model in _service(request).models.values()]
     return json_response({"object": "list", "data": data})
 
 
-@router.get("/v1/models/{name:path}", tags=["models"])
+@router.get("/v1/models/{name:path}", tags=["models"], responses=reading(ModelCard, 404))
 async def model(name: str, request: Request) -> Response:
     """Describe one model."""
     return json_response(_card(_service(request).model_of(name)))
 
 
-@router.post("/tokenize", tags=["tokens"])
+@router.post("/tokenize", tags=["tokens"], responses=posting(TokenizeAnswer))
 async def tokenize_text(body: TokenizeRequest, request: Request) -> Response:
     """Return the ids of a text or a conversation."""
     return json_response(await tokenize(_service(request), body))
 
 
-@router.post("/detokenize", tags=["tokens"])
+@router.post("/detokenize", tags=["tokens"], responses=posting(DetokenizeAnswer))
 async def detokenize_ids(body: DetokenizeRequest, request: Request) -> Response:
     """Return the text of ids."""
     return json_response(await detokenize(_service(request), body))
 
 
-@router.get("/health", tags=["server"])
+@router.get("/tokenizer_info", tags=["tokens"], responses=reading(TokenizerInfo, 400, 404))
+async def tokenizer_info(request: Request, model: str | None = None) -> Response:
+    """Return the special tokens and the chat template of a model."""
+    return json_response(describe_tokenizer(_service(request), model))
+
+
+@router.get("/health", tags=["server"], responses=reading(Health) | {503: {"model": Health}})
 async def health(request: Request) -> Response:
     """Say whether requests are answered: 200 when ready, else 503."""
     service = _service(request)
@@ -93,7 +93,7 @@ async def health(request: Request) -> Response:
     return json_response({"status": service.state, "models": list(service.models)}, status)
 
 
-@router.get("/metrics", tags=["server"])
+@router.get("/metrics", tags=["server"], response_class=Response, responses=reading_text())
 async def metrics(request: Request) -> Response:
     """Return all metrics in Prometheus' text format."""
     registry = _service(request).metrics.registry

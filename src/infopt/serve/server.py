@@ -16,6 +16,7 @@ from infopt.engine.loader import build_engine
 from infopt.errors import ConfigError
 from infopt.serve.app import create_app
 from infopt.serve.config import ServeConfig
+from infopt.serve.fast_parts import choose_loop, choose_parser
 from infopt.serve.service import Service
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ class Server(uvicorn.Server):
                 port=config.port,
                 log_level="warning",
                 access_log=False,
+                http=choose_parser(),
+                loop=choose_loop(),
                 server_header=False,
                 timeout_graceful_shutdown=int(_LAST_WORDS_S) + 1,
             )

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Literal, TypeVar
 
 from infopt.engine.engine import Engine
@@ -14,6 +15,7 @@ from infopt.errors import nearest
 from infopt.sampling_params import SamplingParams
 from infopt.serve.config import ServeConfig
 from infopt.serve.errors import ApiError, draining, timed_out
+from infopt.serve.health_metrics import add_health_metrics
 from infopt.serve.loop import ModelLoop, Submission
 from infopt.serve.metrics import Metrics
 from infopt.serve.stream import OutputStream
@@ -59,6 +61,10 @@ class Service:
     Args:
         engines: By the name that requests use.
         config: Limits and times.
+
+    Attributes:
+        num_in_flight: HTTP requests being answered.
+        aside_cpu_s: CPU seconds of what `run_aside` ran.
     """
 
     def __init__(self, engines: Mapping[str, Engine], config: ServeConfig) -> None:
@@ -72,6 +78,8 @@ class Service:
         self._streams: set[OutputStream] = set()
         # One thread: encoding is short, and more of them would take cores from the model.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="infopt-tokenizer")
+        self.aside_cpu_s = 0.0
+        add_health_metrics(self)
 
     @property
     def state(self) -> State:
@@ -79,6 +87,11 @@ class Service:
         if self._state != "starting" and not self.loop.is_alive:
             return "failed"
         return self._state
+
+    @property
+    def num_streams(self) -> int:
+        """Answers that are being read."""
+        return len(self._streams)
 
     async def start(self) -> None:
         """Start the loop and run every model once, so that no request meets a cold start."""
@@ -134,7 +147,15 @@ class Service:
 
     async def run_aside(self, function: Callable[[], T]) -> T:
         """Run something short but blocking (encoding, templates, grammars) off the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+        timed = partial(self._run_timed, function)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, timed)
+
+    def _run_timed(self, function: Callable[[], T]) -> T:
+        start_s = time.thread_time()
+        try:
+            return function()
+        finally:
+            self.aside_cpu_s += time.thread_time() - start_s  # one thread: nobody else adds to it
 
     async def submit(self, submission: Submission) -> OutputStream:
         """Queue a request and wait until the engine has taken it.

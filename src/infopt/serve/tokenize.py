@@ -1,4 +1,4 @@
-"""``/tokenize`` and ``/detokenize``."""
+"""``/tokenize``, ``/detokenize`` and ``/tokenizer_info``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,22 @@ async def detokenize(service: Service, body: DetokenizeRequest) -> dict[str, Any
     tokenizer = service.model_of(body.model).tokenizer
     raws = [tokenizer.token_bytes(token) for token in body.tokens]
     return {"prompt": b"".join(raws).decode("utf-8", errors="replace")}
+
+
+def describe_tokenizer(service: Service, name: str | None) -> dict[str, Any]:
+    """Return what a client needs to build the same prompts: special tokens, chat template."""
+    model = service.model_of(name)
+    hf = model.tokenizer.hf
+    return {
+        "tokenizer_class": type(hf).__name__,
+        "vocab_size": model.tokenizer.vocab_size,
+        "model_max_length": model.max_model_len,
+        "bos_token": hf.bos_token,
+        "eos_token": hf.eos_token,
+        "pad_token": hf.pad_token,
+        "unk_token": hf.unk_token,
+        "chat_template": model.tokenizer.chat_template,
+    }
 
 
 def _encode(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int]:

@@ -57,6 +57,11 @@ class GrammarCompiler:
         self._matcher = lru_cache(_MAX_CACHED)(self._compile)
         self._vocabulary: LLTokenizer | None = None
 
+    @property
+    def num_compiled(self) -> int:
+        """Descriptions whose compiled form is kept, at most 64."""
+        return self._matcher.cache_info().currsize
+
     def compile(self, spec: StructuredSpec) -> Callable[[], GrammarConstraint]:
         """Return what makes a fresh constraint for each completion.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from infopt.errors import InfoptError
+from infopt.sampling_params import StructuredOutputsParams
 
 Kind = Literal["json_schema", "regex", "grammar"]
 
@@ -28,6 +29,21 @@ class StructuredSpec:
 
     kind: Kind
     source: str
+
+    @classmethod
+    def of(cls, params: StructuredOutputsParams) -> StructuredSpec:
+        """Return the description that sampling parameters ask for.
+
+        Raises:
+            StructuredOutputError: If a schema is no JSON, or a choice has nothing to choose from.
+        """
+        if params.json is not None:
+            return cls.json_schema(_parsed(params.json))
+        if params.regex is not None:
+            return cls.regex(params.regex)
+        if params.grammar is not None:
+            return cls.grammar(params.grammar)
+        return cls.json_object() if params.choice is None else cls.choice(params.choice)
 
     @classmethod
     def json_object(cls) -> StructuredSpec:
@@ -59,6 +75,17 @@ class StructuredSpec:
         if not choices:
             raise StructuredOutputError("choice is empty.", field="choice", value=[])
         return cls("grammar", "start: " + " | ".join(map(lark_string, choices)))
+
+
+def _parsed(schema: Any) -> Any:
+    if not isinstance(schema, str):
+        return schema
+    try:
+        return json.loads(schema)
+    except ValueError as error:
+        raise StructuredOutputError(
+            f"the schema is not JSON: {error}", field="json", value=schema
+        ) from error
 
 
 def lark_string(text: str) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from infopt.serve.chat_output import ChatOutput, OutputForm, join_message
+from infopt.serve.tools.deepseek import DeepSeekParser
 from infopt.serve.tools.parsers import PARSERS, parser_for
+from infopt.serve.tools.tags import TAGS, tags_for
 
 ARGUMENTS = [
     "{}",
@@ -17,6 +22,8 @@ ARGUMENTS = [
     '{ "spaced" :  1 ,\n "tag": "</tool_call>" }',
 ]
 NAMES = ["f", "get_weather", "a.b-c"]
+FORMS = [*PARSERS.names(), "mistral-args", "mistral-ids", "mistral-bare"]
+"""Families, and further forms of the same family."""
 
 
 def write(family: str, calls: list[tuple[str, str]]) -> str:
@@ -28,6 +35,12 @@ def write(family: str, calls: list[tuple[str, str]]) -> str:
         return "; ".join(o.replace('"arguments"', '"parameters"', 1) for o in objects)
     if family == "mistral":
         return f"[TOOL_CALLS] [{', '.join(objects)}]"
+    if family == "mistral-args":
+        return "".join(f"[TOOL_CALLS]{n}[ARGS]{a}" for n, a in calls)
+    if family == "mistral-ids":
+        return " ".join(f"[TOOL_CALLS] {n}[CALL_ID]a1b2[ARGS] {a}" for n, a in calls)
+    if family == "mistral-bare":
+        return "\n".join(f"[TOOL_CALLS]{n}{a}" for n, a in calls)
     if family == "generic":
         return f"[{', '.join(objects)}]"
     bar, low = "\uff5c", "\u2581"
@@ -41,7 +54,8 @@ def write(family: str, calls: list[tuple[str, str]]) -> str:
 
 def read(family: str, pieces: list[str], **form: Any) -> tuple[dict[str, Any], list[Any]]:
     """Return the message and the deltas it was joined from."""
-    output = ChatOutput(OutputForm(make_parser=PARSERS.get(family), **form))
+    parser = PARSERS.get(family.partition("-")[0])
+    output = ChatOutput(OutputForm(make_parser=parser, **form))
     deltas: list[Any] = []
     for index, piece in enumerate(pieces):
         deltas += output.read(piece, is_last=index == len(pieces) - 1)
@@ -54,7 +68,7 @@ def calls_of(message: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("family", PARSERS.names())
+@pytest.mark.parametrize("family", FORMS)
 @pytest.mark.parametrize("arguments", ARGUMENTS)
 def test_cut_at_every_place(family, arguments):
     """Pieces of the arguments were missing, twice there, or null when text was parsed anew."""
@@ -68,7 +82,7 @@ def test_cut_at_every_place(family, arguments):
         assert [c["function"]["name"] for c in named] == ["f"]
 
 
-@pytest.mark.parametrize("family", PARSERS.names())
+@pytest.mark.parametrize("family", FORMS)
 def test_character_by_character_equals_whole(family):
     calls = list(zip(NAMES, ARGUMENTS[:3], strict=True))
     text = write(family, calls)
@@ -84,7 +98,50 @@ def test_character_by_character_equals_whole(family):
     assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.parametrize("family", ["hermes", "mistral", "deepseek"])
+PIECES = [
+    *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>"),
+    *(DeepSeekParser.BEGIN, DeepSeekParser.SEPARATOR, DeepSeekParser.END, "```json", "```"),
+    *DeepSeekParser.DECORATION[:2],
+    *('{"name": "f", "arguments": {"a": [1, "}"]}}', '{"name": "g"}', '{"x": 1}', "{}", '"', "{"),
+    *(
+        "name",
+        " ",
+        "\n",
+        "[",
+        "]",
+        ",",
+        ";",
+        "text",
+        "<",
+        "}",
+        "12",
+        "[TOOL",
+        "<think>",
+        "</think>",
+    ),
+]
+
+
+@pytest.mark.parametrize("family", PARSERS.names())
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(
+    text=st.lists(st.sampled_from(PIECES), max_size=9).map("".join),
+    cuts=st.lists(st.integers(0, 200), max_size=4),
+)
+def test_any_cut_of_any_text_gives_the_same_message(family, text, cuts):
+    """What is streamed joins to what is answered whole, sense or nonsense."""
+    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(places)]
+    for is_open in (None, False):
+        whole = read(family, [text], reasoning_is_open=is_open)[0]
+        for way in (pieces, list(text) or [""]):
+            cut = read(family, way, reasoning_is_open=is_open)[0]
+            assert calls_of(cut) == calls_of(whole)
+            keys = ("content", "reasoning_content")
+            assert [cut.get(k) for k in keys] == [whole.get(k) for k in keys]
+
+
+@pytest.mark.parametrize("family", ["hermes", "deepseek", *FORMS[-4:]])
 def test_text_before_calls_is_content(family):
     text = "Let me look.\n" + write(family, [("f", '{"a": 1}')])
     for pieces in ([text], list(text)):
@@ -107,6 +164,13 @@ def test_text_before_calls_is_content(family):
         ("generic", '  "quoted"'),
         ("mistral", "I would [TOOL"),
         ("mistral", "[TOOL_CALLS] none"),
+        ("mistral", "[TOOL_CALLS] not a call"),
+        ("mistral", "[TOOL_CALLS]name[AR"),
+        ("mistral", "[TOOL_CALLS]name[ARGS"),
+        ("mistral", "[TOOL_CALLS]a[CALL_ID]b"),
+        ("mistral", "[TOOL_CALLS]!{}"),
+        ("mistral", "[TOOL_CALLS][ARGS]{}"),
+        ("mistral", "see [TOOL_CALLS]"),
         ("deepseek", "x <\uff5ctool"),
         ("deepseek", "plain ```json\n{}\n``` text"),
     ],
@@ -130,6 +194,24 @@ def test_arguments_before_the_name():
     text = '{"arguments": {"a": 1}, "id": 7, "name": "f"}'
     for pieces in ([text], list(text)):
         assert calls_of(read("generic", pieces)[0]) == [("f", '{"a": 1}')]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 9])
+def test_cut_call_with_arguments_after_a_marker(cut):
+    text = '[TOOL_CALLS]f[ARGS]{"a": "lon"}'
+    for pieces in ([text[:-cut]], list(text[:-cut])):
+        assert calls_of(read("mistral", pieces)[0]) == [("f", '{"a": "lon"}'[:-cut])]
+
+
+@pytest.mark.parametrize("family", ["hermes", "deepseek", *FORMS[-4:]])
+@pytest.mark.parametrize("after", [" and more,  you see.\n", "\n\nx"])
+def test_text_after_calls_is_content(family, after):
+    """White space was left out where each character came by itself, and only there."""
+    text = write(family, [("f", "{}"), ("g", "{}")]) + after
+    for pieces in ([text], list(text)):
+        message, _ = read(family, pieces)
+        assert [name for name, _ in calls_of(message)] == ["f", "g"]
+        assert message["content"] == after
 
 
 def test_cut_call_keeps_what_is_there():
@@ -166,6 +248,16 @@ def test_newer_deepseek_form():
 )
 def test_family_of_a_template(template, family):
     assert parser_for(template) == family
+
+
+@pytest.mark.parametrize("name", list(TAGS))
+def test_tags_of_other_families(name):
+    begin, end = TAGS[name]
+    assert tags_for(f"... {begin} ...") == TAGS[name]
+    text = f"{begin}\nWhy <not> [so]?{end}\n\nBecause."
+    for pieces in ([text], list(text)):
+        message = read("hermes", pieces, reasoning_is_open=False, tags=TAGS[name])[0]
+        assert (message["reasoning_content"], message["content"]) == ("Why <not> [so]?", "Because.")
 
 
 class TestReasoning:

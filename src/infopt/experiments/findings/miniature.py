@@ -40,19 +40,25 @@ _PREFIX = {
     "output_tokens": 4,
     "arrivals": {"kind": "constant", "rate": 2},
 }
+_SERVED = {
+    "kind": "synthetic",
+    "num_requests": 12,
+    "prompt_tokens": {"kind": "lognormal", "median": 64, "sigma": 0.8, "min": 16, "max": 256},
+    "output_tokens": {"kind": "zipf", "alpha": 1.0, "min": 4, "max": 32},
+}
 
 
 def miniature_specs(stage: str, model: str | None = None) -> list[SliceSpec]:
     """Return the slices of a stage's miniature.
 
     Args:
-        stage: ``baseline`` or ``batching``.
+        stage: ``baseline``, ``batching`` or ``serving``.
         model: Model; None for the default one.
 
     Raises:
         ConfigError: The stage has no miniature.
     """
-    makers = {"baseline": _baseline, "batching": _batching}
+    makers = {"baseline": _baseline, "batching": _batching, "serving": _serving}
     if stage not in makers:
         raise ConfigError(
             f"The stage {stage!r} has no miniature.",
@@ -92,6 +98,35 @@ def _batching(model: str) -> list[SliceSpec]:
         _slice(model, "token_budget", _MIXED, budgets, load="open", criterion="e2e_p50"),
         _slice(model, "page_size", _ODD, pages),
         _slice(model, "prefix_cache", _PREFIX, caches, load="open", criterion="ttft_p50"),
+    ]
+
+
+def _serving(model: str) -> list[SliceSpec]:
+    return [
+        SliceSpec(
+            stage="serving",
+            name="load",
+            model=model,
+            reference="chosen",
+            base=_BASE,
+            shared={},
+            candidates={"chosen": {}},
+            workloads={"load": _SERVED},
+            load="open",
+            repeats=1,
+            criterion="goodput",
+            slo={"ttft_s": 1.0, "tpot_s": 0.1, "percentile": 90},
+            options={
+                "rates": [2, 4, 8, 16],
+                "duration_s": 3,
+                "target_share": 0.9,
+                "num_bisections": 0,
+                "warmup": 2,
+                "endpoint": "completions",
+                "timeout_s": 60,
+                "port": 0,
+            },
+        )
     ]
 
 

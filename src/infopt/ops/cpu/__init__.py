@@ -13,6 +13,7 @@ import torch
 
 from infopt.ops.cpu.attention import load_attention
 from infopt.ops.cpu.build import extension, why_no_extension
+from infopt.ops.cpu.layer_stack import load_layer_stack
 from infopt.ops.cpu.linear import PackedLinear, why_not_faster
 from infopt.ops.cpu.rotary import load_rotary_and_write
 from infopt.ops.dispatch import OpTarget
@@ -21,6 +22,7 @@ __all__ = [
     "load_add_rms_norm",
     "load_attention",
     "load_gated_activation",
+    "load_layer_stack",
     "load_linear",
     "load_rotary_and_write",
     "why_not",

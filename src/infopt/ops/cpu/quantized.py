@@ -1,10 +1,11 @@
 """Products with quantized weights in C++: int8, int4 in groups, and the q4_1 blocks of GGUF.
 
-All hold ``w = scale * code + offset`` with codes of 4 or 8 bits. Activations are quantized row by
-row inside the kernel: to 8 bits (W8A8), or to 16 bits as two planes of bytes. That is finer than
-bfloat16, so for practical purposes only the weights are quantized then. Sums of codes are exact
-integers and scales are applied in one order, so float32 products are batch invariant. In bfloat16,
-many rows (over half a group's inputs) may be multiplied with weights rounded to bfloat16 instead.
+All hold ``w = scale * code + offset`` with codes of 4 or 8 bits. Activations are quantized inside
+the kernel, in the groups of the weights (whole rows where an output has one scale): to 8 bits, or
+to 16 bits as two planes of bytes. That is finer than bfloat16, so for practical purposes only the
+weights are quantized then. Sums of codes are exact integers and scales are applied in one order, so
+float32 products are batch invariant. In bfloat16, many rows (over half a group's inputs, or over
+24) may be multiplied with weights rounded to bfloat16 instead.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from infopt.ops.cpu.build import extension
 
 _BLOCK = 32  # outputs that are packed together
+_MAX_GROUP = 1 << 16  # the products of a group's bytes add up to less than 2 ** 31
 
 
 class CodeLinear:
@@ -26,7 +28,7 @@ class CodeLinear:
         offset: Same shape and type.
         bias: ``(out_features,)`` in the type of the activations, or None.
         code_bits: 4 or 8.
-        group_size: Inputs that share a scale, a multiple of 32.
+        group_size: Inputs that share a scale, a multiple of 32, at most 65536.
         activation_bits: 8 or 16.
     """
 
@@ -42,6 +44,8 @@ class CodeLinear:
         activation_bits: int = 16,
     ) -> None:
         """Pack codes and scales."""
+        if group_size > _MAX_GROUP:
+            raise ValueError(f"group_size must be at most {_MAX_GROUP}, got {group_size}")
         self.out_features, self.in_features = codes.shape
         num_groups = -(-self.in_features // group_size)
         for name, tensor in (("scale", scale), ("offset", offset)):
@@ -60,6 +64,9 @@ class CodeLinear:
         self._multiply = kernels.linear_quantized
         shape = (self.out_features, self.in_features)
         self._format = (*shape, group_size, code_bits, activation_bits)
+        self.packed_product = kernels.PackedProduct.codes(
+            self._packed, self._scales, self._bias, *self._format
+        )
         self.num_bytes = self._packed.nbytes + self._scales.nbytes
         self.num_bytes += 0 if bias is None else bias.nbytes
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from infopt.sampling_params import SamplingParams
-from infopt.serve.protocol.strict import StrictModel
+from infopt.serve.protocol.strict import StrictModel, optional
 from infopt.serve.protocol.structured import ResponseFormat, StructuredOutputs
 from infopt.structured import StructuredOutputError, StructuredSpec
 
@@ -22,21 +22,24 @@ class SamplingFields(StrictModel):
     """Fields of both completion endpoints that say how to sample and when to stop."""
 
     model: str | None = Field(None, description="May be left out where one model is served.")
-    n: int | None = Field(None, description="Number of answers.")
-    temperature: float | None = Field(None, description="0 is greedy; default 1.")
-    top_p: float | None = None
-    top_k: int | None = Field(None, description="0 or -1 keeps all.")
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = Field(None, description="Token id to bias.")
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    n: int | None = optional("Number of answers.", minimum=1, maximum=256)
+    temperature: float | None = optional("0 is greedy; default 1.", minimum=0, maximum=100)
+    top_p: float | None = optional(exclusiveMinimum=0, maximum=1)
+    top_k: int | None = optional("0 or -1 keeps all.", minimum=-1)
+    min_p: float | None = optional(minimum=0, maximum=1)
+    presence_penalty: float | None = optional(minimum=-2, maximum=2)
+    frequency_penalty: float | None = optional(minimum=-2, maximum=2)
+    repetition_penalty: float | None = optional("1 is off.", exclusiveMinimum=0, maximum=100)
+    logit_bias: dict[str, float] | None = optional(
+        "Token id to bias, from -100 to 100.", propertyNames={"pattern": "^[0-9]+$"}
+    )
+    # No maximum: the description holds floats, and this limit is none.
+    seed: int | None = optional("Up to 2^64 - 1.", minimum=-(2**63))
+    stop: str | list[str] | None = optional(minLength=1, maxItems=64)
+    stop_token_ids: list[int] | None = optional()
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    min_tokens: int | None = None
+    min_tokens: int | None = optional(minimum=0)
     skip_special_tokens: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

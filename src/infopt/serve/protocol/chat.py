@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from infopt.errors import PromptError, SamplingParamsError
 from infopt.sampling_params import SamplingParams
 from infopt.serve.protocol.base import SamplingFields
-from infopt.serve.protocol.strict import StrictModel
+from infopt.serve.protocol.strict import StrictModel, optional
 from infopt.serve.protocol.tools import NamedChoice, Tool, ToolCall
 
 MAX_TOP_LOGPROBS = 20
@@ -96,11 +96,11 @@ def messages_for_template(messages: Sequence[ChatMessage]) -> list[dict[str, Any
 class ChatRequest(SamplingFields):
     """A conversation to be answered."""
 
-    messages: list[ChatMessage]
-    max_tokens: int | None = Field(None, description="Default: as many as fit.")
-    max_completion_tokens: int | None = Field(None, description="The same as max_tokens.")
+    messages: list[ChatMessage] = Field(json_schema_extra={"minItems": 1})
+    max_tokens: int | None = optional("Default: as many as fit.", minimum=0)
+    max_completion_tokens: int | None = optional("The same as max_tokens.", minimum=0)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, description=f"0 to {MAX_TOP_LOGPROBS}.")
+    top_logprobs: int | None = optional(minimum=0, maximum=MAX_TOP_LOGPROBS)
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Further variables for the chat template."
     )
@@ -158,7 +158,13 @@ class ChatRequest(SamplingFields):
                 value=self.max_completion_tokens,
                 remedy="They mean the same: give one.",
             )
-        return given.pop() if given else None
+        limit = given.pop() if given else None
+        if limit is not None and limit < 0:
+            name = "max_completion_tokens" if self.max_tokens is None else "max_tokens"
+            raise SamplingParamsError(
+                f"{name} must be a whole number >= 0, got {limit}.", field=name, value=limit
+            )
+        return limit
 
     def _num_logprobs(self) -> int | None:
         top = self.top_logprobs

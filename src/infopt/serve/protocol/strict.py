@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from infopt.errors import nearest
@@ -26,3 +26,14 @@ class StrictModel(BaseModel):
                     "unknown_field", "{text}", {"text": f"unknown.{hint}", "field": str(name)}
                 )
         return data
+
+
+def optional(description: str | None = None, **limits: Any) -> Any:
+    """Return a field that may be left out.
+
+    Args:
+        description: What it means.
+        limits: Keywords of JSON Schema (``minimum``, ``maxItems``, ...) that describe what is
+            accepted. They are checked where the values are used, with a message that says more.
+    """
+    return Field(None, description=description, json_schema_extra=limits or None)

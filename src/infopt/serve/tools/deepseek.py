@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from infopt.serve.tools.events import CallArguments, CallStart, Content, Event
+from infopt.serve.tools.content import ContentWriter
+from infopt.serve.tools.events import CallArguments, CallStart, Event
 from infopt.serve.tools.scan import ValueScanner, held_back
 
 Place = Literal["text", "head", "arguments", "tail"]
@@ -28,6 +29,7 @@ class DeepSeekParser:
         self._pending, self._head = "", ""
         self._place: Place = "text"
         self._scanner = ValueScanner()
+        self._content = ContentWriter()
         self._num_calls = 0
 
     def feed(self, text: str) -> list[Event]:
@@ -44,24 +46,21 @@ class DeepSeekParser:
         """Return what was held back."""
         rest = self._head + self._pending if self._place in ("text", "head") else ""
         self._pending = self._head = ""
-        return [Content(rest)] if rest else []
+        return self._content.write(rest)
 
     def _read_text(self) -> list[Event]:
-        for marker in self.DECORATION[:2]:
-            self._pending = self._pending.replace(marker, "")
-        at = self._pending.find(self.BEGIN)
-        if at >= 0:
-            events = self._text(self._pending[:at])
-            self._pending = self._pending[at + len(self.BEGIN) :]
-            self._place, self._head = "head", self.BEGIN
-            return events
-        held = max(held_back(self._pending, m) for m in (self.BEGIN, *self.DECORATION[:2]))
-        shown = len(self._pending) - held
-        text, self._pending = self._pending[:shown], self._pending[shown:]
-        return self._text(text)
-
-    def _text(self, text: str) -> list[Event]:
-        return [Content(text)] if text and (text.strip() or not self._num_calls) else []
+        """Take text up to the next marker, in the order in which they come."""
+        markers = (self.BEGIN, *self.DECORATION[:2])
+        found = [(at, m) for m in markers if (at := self._pending.find(m)) >= 0]
+        if not found:
+            shown = len(self._pending) - max(held_back(self._pending, m) for m in markers)
+            text, self._pending = self._pending[:shown], self._pending[shown:]
+            return self._content.write(text)
+        at, marker = min(found)
+        text, self._pending = self._pending[:at], self._pending[at + len(marker) :]
+        if marker == self.BEGIN:
+            self._place, self._head = "head", marker
+        return self._content.write(text)
 
     def _read_head(self) -> list[Event]:
         """Take everything up to the first brace; it holds the name."""
@@ -76,9 +75,10 @@ class DeepSeekParser:
         self._pending = self._pending[at:]
         if not separator:
             text, self._head, self._place = self._head, "", "text"
-            return [Content(text)]
+            return self._content.write(text)
         self._head, self._place, self._scanner = "", "arguments", ValueScanner()
         self._num_calls += 1
+        self._content.note_call()
         return [CallStart(self._num_calls - 1, name)]
 
     def _read_arguments(self) -> list[Event]:

@@ -9,19 +9,20 @@ import torch
 from infopt.engine.constraint import TokenConstraint
 from infopt.serve.tools.events import Content, Event, Reasoning
 from infopt.serve.tools.scan import held_back
-
-BEGIN, END = "<think>", "</think>"
+from infopt.serve.tools.tags import TAGS, Tags
 
 
 class ReasoningSplitter:
-    """Reads ``<think>...</think>`` at the beginning of a text; the tags are not shown.
+    """Reads a thought at the beginning of a text; the tags are not shown.
 
     Args:
         is_open: Whether the prompt has already opened the tag.
+        tags: Around the thought.
     """
 
-    def __init__(self, *, is_open: bool) -> None:
+    def __init__(self, *, is_open: bool, tags: Tags = TAGS["think"]) -> None:
         """Expect the first text."""
+        self._begin, self._end = tags
         self._place = "thinking" if is_open else "before"
         self._pending = ""
         self._is_fresh = True
@@ -50,21 +51,21 @@ class ReasoningSplitter:
 
     def _read_before(self) -> None:
         text = self._pending.lstrip()
-        if text.startswith(BEGIN):
-            self._place, self._pending = "thinking", text[len(BEGIN) :]
-        elif text and not BEGIN.startswith(text):
+        if text.startswith(self._begin):
+            self._place, self._pending = "thinking", text[len(self._begin) :]
+        elif text and not self._begin.startswith(text):
             self._place = "saying"
 
     def _read_thinking(self) -> list[Event]:
         if self._is_fresh:
             self._pending = self._pending.lstrip("\n")
             self._is_fresh = not self._pending
-        at = self._pending.find(END)
+        at = self._pending.find(self._end)
         if at >= 0:
-            text, self._pending = self._pending[:at], self._pending[at + len(END) :]
+            text, self._pending = self._pending[:at], self._pending[at + len(self._end) :]
             self._place = "after_tag"
         else:
-            shown = len(self._pending) - held_back(self._pending, END)
+            shown = len(self._pending) - held_back(self._pending, self._end)
             text, self._pending = self._pending[:shown], self._pending[shown:]
         return [Reasoning(text)] if text else []
 
@@ -77,6 +78,7 @@ class AfterReasoning:
         token_bytes: Bytes of a token.
         eos_token_ids: Not allowed while the model thinks: there would be no answer.
         num_tokens: Size of the vocabulary.
+        end: The tag that ends the reasoning.
     """
 
     def __init__(
@@ -85,8 +87,10 @@ class AfterReasoning:
         token_bytes: Callable[[int], bytes],
         eos_token_ids: tuple[int, ...],
         num_tokens: int,
+        end: str = TAGS["think"].end,
     ) -> None:
         """Begin in the reasoning."""
+        self._end = end.encode()
         self._inner, self._token_bytes = inner, token_bytes
         self._thoughts: list[int] = []
         self._num_answer_tokens = 0
@@ -123,5 +127,5 @@ class AfterReasoning:
 
     def _has_ended(self) -> bool:
         # One byte at least per token, so this many tokens hold the whole tag.
-        tail = self._thoughts[-len(END) - 1 :]
-        return END.encode() in b"".join(self._token_bytes(token) for token in tail)
+        tail = self._thoughts[-len(self._end) - 1 :]
+        return self._end in b"".join(self._token_bytes(token) for token in tail)

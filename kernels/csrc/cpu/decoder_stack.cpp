@@ -1,0 +1,190 @@
+// Runs the layers of a decoder: between two ops nothing is allocated, checked or looked up.
+#include "stack.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "parallel.h"
+
+namespace infopt {
+namespace {
+
+constexpr int64_t kStepsPerThread = 1 << 16;
+
+// The arrays that a step needs, each for all tokens.
+template <typename T>
+struct Buffers {
+  T* normed;
+  T* total;  // the residual stream
+  T* y;      // what attention or MLP adds to it
+  T* qkv;
+  T* q;
+  T* attended;
+  T* gate_up;
+  T* activated;
+
+  Buffers(const StackShape& shape, const std::vector<StackLayer>& layers, int64_t n, Scratch& s) {
+    int64_t qkv_width = 0, q_width = 0, gate_width = 0;
+    for (const StackLayer& layer : layers) {
+      qkv_width = std::max(qkv_width, layer.qkv.out_features);
+      q_width = std::max(q_width, layer.output.in_features);
+      gate_width = std::max(gate_width, layer.gate_up.out_features);
+    }
+    const int64_t hidden = n * shape.hidden_size;
+    s.reserve(3 * Scratch::size_of<T>(hidden) + Scratch::size_of<T>(n * qkv_width) +
+              2 * Scratch::size_of<T>(n * q_width) + 2 * Scratch::size_of<T>(n * gate_width));
+    normed = s.take<T>(hidden);
+    total = s.take<T>(hidden);
+    y = s.take<T>(hidden);
+    qkv = s.take<T>(n * qkv_width);
+    q = s.take<T>(n * q_width);
+    attended = s.take<T>(n * q_width);
+    gate_up = s.take<T>(n * gate_width);
+    activated = s.take<T>(n * gate_width);
+  }
+};
+
+template <typename T>
+class StackRun {
+ public:
+  StackRun(const StackShape& shape, const std::vector<StackLayer>& layers, const StackArgs& args,
+           Scratch& scratch)
+      : shape_(shape), a_(args), b_(shape, layers, args.num_tokens, scratch) {}
+
+  void begin() const {
+    std::memcpy(b_.total, a_.x, sizeof(T) * a_.num_tokens * shape_.hidden_size);
+  }
+
+  void layer(const StackLayer& layer, bool is_first) const {
+    is_first ? norm(b_.total, layer.input_norm, b_.normed)
+             : add_and_norm(layer.input_norm, b_.normed);
+    attend(layer);
+    if (layer.pre_mlp_norm == nullptr) {
+      add_and_norm(layer.post_attention_norm, b_.normed);
+      mlp(layer);
+      return;
+    }
+    norm(b_.y, layer.post_attention_norm, b_.y);
+    add_and_norm(layer.pre_mlp_norm, b_.normed);
+    mlp(layer);
+    norm(b_.y, layer.post_mlp_norm, b_.y);
+  }
+
+  void end() const { add_and_norm(shape_.final_norm, static_cast<T*>(a_.hidden)); }
+
+ private:
+  const StackShape& shape_;
+  const StackArgs& a_;
+  const Buffers<T> b_;
+
+  void attend(const StackLayer& layer) const {
+    multiply(layer.qkv, b_.normed, b_.qkv);
+    rotate(layer);
+    const StackGroup& group = a_.groups[layer.group];
+    AttentionArgs a = {};
+    a.q = b_.q;
+    a.keys = layer.keys;
+    a.values = layer.values;
+    a.out = b_.attended;
+    a.positions = a_.positions;
+    a.block_tables = group.block_tables;
+    a.prefill_starts = a_.prefill_starts;
+    a.table_stride = group.table_stride;
+    a.table_width = group.table_width;
+    a.num_decodes = a_.num_decodes;
+    a.num_prefills = a_.num_prefills;
+    a.num_heads = layer.output.in_features / layer.head_dim;
+    a.num_kv_heads = layer.num_kv_heads;
+    a.head_dim = layer.head_dim;
+    a.block_size = layer.block_size;
+    a.window = group.window;
+    a.scale = shape_.attention_scale;
+    a.softcap = shape_.attention_softcap;
+    a.num_threads = a_.num_threads;
+    paged_attention<T>(a);
+    multiply(layer.output, b_.attended, b_.y);
+  }
+
+  void rotate(const StackLayer& layer) const {
+    RotaryArgs a = {};
+    a.qkv = b_.qkv;
+    a.cos = a_.rotations[layer.rotation].cos;
+    a.sin = a_.rotations[layer.rotation].sin;
+    a.q = b_.q;
+    a.keys = layer.keys;
+    a.values = layer.values;
+    a.slots = a_.groups[layer.group].slots;
+    a.query_weight = layer.query_norm;
+    a.key_weight = layer.key_norm;
+    a.num_tokens = a_.num_tokens;
+    a.num_heads = layer.output.in_features / layer.head_dim;
+    a.num_kv_heads = layer.num_kv_heads;
+    a.head_dim = layer.head_dim;
+    a.block_size = layer.block_size;
+    a.qkv_stride = layer.qkv.out_features;
+    a.eps = shape_.head_eps;
+    a.num_threads = a_.num_threads;
+    rotary_and_write<T>(a);
+  }
+
+  void mlp(const StackLayer& layer) const {
+    multiply(layer.gate_up, b_.normed, b_.gate_up);
+    const int64_t size = layer.down.in_features;
+    gated_activation<T>({b_.gate_up, b_.activated, a_.num_tokens, size, 2 * size,
+                         shape_.activation, a_.num_threads});
+    multiply(layer.down, b_.activated, b_.y);
+  }
+
+  void norm(const T* x, const float* weight, T* normed) const {
+    add_rms_norm<T>({x, nullptr, weight, normed, nullptr, a_.num_tokens, shape_.hidden_size,
+                     shape_.hidden_size, shape_.eps, a_.num_threads});
+  }
+
+  // total += y, then the norm of total.
+  void add_and_norm(const float* weight, T* normed) const {
+    add_rms_norm<T>({b_.y, b_.total, weight, normed, b_.total, a_.num_tokens, shape_.hidden_size,
+                     shape_.hidden_size, shape_.eps, a_.num_threads});
+  }
+
+  void multiply(const Product& product, const T* x, T* y) const {
+    LinearArgs a = {};
+    a.x = x;
+    a.packed = product.packed;
+    a.bias = product.bias;
+    a.y = y;
+    a.num_rows = a_.num_tokens;
+    a.in_features = product.in_features;
+    a.out_features = product.out_features;
+    a.x_stride = product.in_features;
+    a.num_threads = threads_for(a.num_rows * product.packed_size, kStepsPerThread, a_.num_threads);
+    constexpr bool is_float = std::is_same_v<T, float>;
+    if (product.scales != nullptr) {
+      linear_quantized({a, product.scales, product.group_size, product.code_bits,
+                        product.activation_bits, product.half_scales, is_float});
+    } else if constexpr (is_float) {
+      linear_f32(a);
+    } else {
+      linear_bf16(a);
+    }
+  }
+};
+
+}  // namespace
+
+template <typename T>
+void run_stack(const StackShape& shape, const std::vector<StackLayer>& layers,
+               const StackArgs& args, Scratch& scratch) {
+  if (args.num_tokens == 0) return;
+  const StackRun<T> run(shape, layers, args, scratch);
+  run.begin();
+  for (const StackLayer& layer : layers) run.layer(layer, &layer == layers.data());
+  run.end();
+}
+
+template void run_stack<float>(const StackShape&, const std::vector<StackLayer>&, const StackArgs&,
+                               Scratch&);
+template void run_stack<bf16>(const StackShape&, const std::vector<StackLayer>&, const StackArgs&,
+                              Scratch&);
+
+}  // namespace infopt

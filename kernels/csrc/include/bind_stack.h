@@ -1,0 +1,264 @@
+// The decoder stack as a Python object: checked once when it is built, and each step's batch before
+// any layer runs.
+#pragma once
+
+#include <ATen/Functions.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bind_linear.h"
+#include "bind_pages.h"
+#include "bind_rows.h"
+#include "stack.h"
+
+namespace infopt {
+
+// A packed weight with the tensors that hold it.
+class PackedProduct {
+ public:
+  static PackedProduct dense(const Tensor& packed, const std::optional<Tensor>& bias,
+                             int64_t out_features, int64_t in_features) {
+    check_compute_dtype(packed, "packed");
+    const bool is_float = packed.scalar_type() == at::kFloat;
+    check_shape(packed,
+                {is_float ? packed_size_f32(out_features, in_features)
+                          : packed_size_bf16(out_features, in_features)},
+                "packed");
+    PackedProduct product(packed, bias, out_features, in_features);
+    product.dtype_ = packed.scalar_type();
+    return product;
+  }
+
+  static PackedProduct codes(const Tensor& packed, const Tensor& scales,
+                             const std::optional<Tensor>& bias, int64_t out_features,
+                             int64_t in_features, int64_t group_size, int64_t code_bits,
+                             int64_t activation_bits) {
+    check_codes(packed, scales, out_features, in_features, group_size, code_bits, activation_bits);
+    PackedProduct product(packed, bias, out_features, in_features);
+    product.scales_ = scales;
+    product.value.scales = scales.const_data_ptr();
+    product.value.group_size = group_size;
+    product.value.code_bits = static_cast<int>(code_bits);
+    product.value.activation_bits = static_cast<int>(activation_bits);
+    product.value.half_scales = scales.scalar_type() == at::kHalf;
+    return product;
+  }
+
+  // Refuses a product that does not take rows of this type and width.
+  void check(at::ScalarType dtype, int64_t in_features, const char* name) const {
+    TORCH_CHECK_VALUE(value.in_features == in_features, name, " takes ", value.in_features,
+                      " inputs, got ", in_features);
+    TORCH_CHECK_TYPE(!dtype_.has_value() || *dtype_ == dtype, name, " holds ", *dtype_, ", not ",
+                     dtype);
+    if (bias_.has_value()) check_dtype(*bias_, dtype, name);
+  }
+
+  Product value = {};
+
+ private:
+  Tensor packed_;
+  std::optional<Tensor> scales_, bias_;
+  std::optional<at::ScalarType> dtype_;  // of a dense product
+
+  PackedProduct(const Tensor& packed, const std::optional<Tensor>& bias, int64_t out_features,
+                int64_t in_features)
+      : packed_(packed), bias_(bias) {
+    if (bias.has_value()) {
+      check_shape(*bias, {out_features}, "bias");
+      check_contiguous(*bias, "bias");
+      value.bias = bias->const_data_ptr();
+    }
+    value.packed = packed.const_data_ptr();
+    value.out_features = out_features;
+    value.in_features = in_features;
+    value.packed_size = packed.numel();
+  }
+};
+
+class DecoderStack {
+ public:
+  using Norms = std::vector<std::optional<Tensor>>;
+  using Group = std::tuple<Tensor, Tensor, int64_t>;  // block tables, slots, window
+  using Rotation = std::pair<Tensor, Tensor>;         // cosines and sines of the batch
+
+  DecoderStack(const Tensor& final_norm, double eps, double head_eps, double attention_scale,
+               double attention_softcap, const std::string& activation, const Tensor& like)
+      : final_norm_(final_norm), dtype_(like.scalar_type()) {
+    check_compute_dtype(like, "like");
+    check_dtype(final_norm, at::kFloat, "final_norm");
+    check_dim(final_norm, 1, "final_norm");
+    shape_.hidden_size = final_norm.size(0);
+    shape_.final_norm = norm_weight(final_norm_, shape_.hidden_size, "final_norm");
+    shape_.eps = static_cast<float>(eps);
+    shape_.head_eps = static_cast<float>(head_eps);
+    shape_.attention_scale = static_cast<float>(attention_scale);
+    shape_.attention_softcap = static_cast<float>(attention_softcap);
+    shape_.activation = activation_of(activation);
+  }
+
+  // Norms: input, post_attention, pre_mlp, post_mlp, query, key; None where there is none.
+  void add_layer(const Norms& norms, const std::vector<PackedProduct>& products,
+                 const Tensor& keys, const Tensor& values, int64_t group, int64_t rotation) {
+    TORCH_CHECK_VALUE(norms.size() == 6 && products.size() == 4,
+                      "a layer has six norms and four products");
+    check_same_pages(keys, values);
+    StackLayer layer = {};
+    layer.keys = view_of(keys, like_pages(keys), "keys");
+    layer.values = view_of(values, like_pages(values), "values");
+    layer.num_kv_heads = keys.size(1);
+    layer.block_size = keys.size(2);
+    layer.head_dim = keys.size(3);
+    layer.group = group;
+    layer.rotation = rotation;
+    set_norms(norms, layer);
+    set_products(products, layer);
+    layers_.push_back(layer);
+    norms_.push_back(norms);
+    products_.push_back(products);
+    pages_.push_back({keys, values});
+  }
+
+  Tensor forward(const Tensor& x, const Tensor& positions, const std::vector<Group>& groups,
+                 const std::vector<Rotation>& rotations,
+                 const std::vector<int64_t>& prefill_starts, int64_t num_decodes) {
+    check_dtype(x, dtype_, "x");
+    check_contiguous(x, "x");
+    check_shape(x, {x.size(0), shape_.hidden_size}, "x");
+    check_dtype(positions, at::kLong, "positions");
+    check_shape(positions, {x.size(0)}, "positions");
+    check_contiguous(positions, "positions");
+    StackArgs a = {};
+    a.x = x.const_data_ptr();
+    a.num_tokens = x.size(0);
+    a.positions = positions.const_data_ptr<int64_t>();
+    a.prefill_starts = prefill_starts.data();
+    a.num_decodes = num_decodes;
+    a.num_prefills = prefill_starts.empty() ? 0 : static_cast<int64_t>(prefill_starts.size()) - 1;
+    a.num_threads = at::get_num_threads();
+    for (const Group& group : groups) a.groups.push_back(group_of(group, a));
+    for (const Rotation& rotation : rotations) a.rotations.push_back(rotation_of(rotation, x));
+    check_layers(a);
+    Tensor hidden = at::empty(x.sizes(), x.options());
+    a.hidden = hidden.data_ptr();
+    const pybind11::gil_scoped_release release;
+    for_dtype(dtype_, [&](auto type) { run_stack<decltype(type)>(shape_, layers_, a, scratch_); });
+    return hidden;
+  }
+
+ private:
+  Tensor final_norm_;
+  at::ScalarType dtype_;
+  StackShape shape_ = {};
+  std::vector<StackLayer> layers_;
+  std::vector<Norms> norms_;  // these keep alive what the layers point to
+  std::vector<std::vector<PackedProduct>> products_;
+  std::vector<std::pair<Tensor, Tensor>> pages_;
+  Scratch scratch_;
+
+  const Tensor& like_pages(const Tensor& pages) const {
+    check_dtype(pages, dtype_, "pages");
+    return pages;
+  }
+
+  void set_norms(const Norms& norms, StackLayer& layer) const {
+    const int64_t hidden = shape_.hidden_size;
+    layer.input_norm = norm_weight(norms[0], hidden, "input_norm");
+    layer.post_attention_norm = norm_weight(norms[1], hidden, "post_attention_norm");
+    layer.pre_mlp_norm = norm_weight(norms[2], hidden, "pre_mlp_norm");
+    layer.post_mlp_norm = norm_weight(norms[3], hidden, "post_mlp_norm");
+    layer.query_norm = norm_weight(norms[4], layer.head_dim, "query_norm");
+    layer.key_norm = norm_weight(norms[5], layer.head_dim, "key_norm");
+    TORCH_CHECK_VALUE(norms[0].has_value() && norms[1].has_value(),
+                      "input_norm and post_attention_norm are needed");
+    TORCH_CHECK_VALUE(norms[2].has_value() == norms[3].has_value(),
+                      "the MLP is normed on both sides or on none");
+    TORCH_CHECK_VALUE(norms[4].has_value() == norms[5].has_value(),
+                      "queries and keys are normed together or not at all");
+  }
+
+  void set_products(const std::vector<PackedProduct>& products, StackLayer& layer) const {
+    layer.qkv = products[0].value;
+    layer.output = products[1].value;
+    layer.gate_up = products[2].value;
+    layer.down = products[3].value;
+    const int64_t hidden = shape_.hidden_size, heads = layer.output.in_features;
+    products[0].check(dtype_, hidden, "qkv");
+    products[1].check(dtype_, heads, "output");
+    products[2].check(dtype_, hidden, "gate_up");
+    products[3].check(dtype_, layer.gate_up.out_features / 2, "down");
+    TORCH_CHECK_VALUE(layer.output.out_features == hidden && layer.down.out_features == hidden,
+                      "output and down must return hidden states of size ", hidden);
+    TORCH_CHECK_VALUE(heads % layer.head_dim == 0 &&
+                          layer.qkv.out_features ==
+                              heads + 2 * layer.num_kv_heads * layer.head_dim,
+                      "qkv returns ", layer.qkv.out_features, " values, which is not ", heads,
+                      " of queries and ", layer.num_kv_heads, " keys and values");
+    TORCH_CHECK_VALUE(layer.num_kv_heads > 0 &&
+                          heads / layer.head_dim % layer.num_kv_heads == 0,
+                      "query heads cannot share ", layer.num_kv_heads, " key heads");
+  }
+
+  static StackGroup group_of(const Group& group, const StackArgs& a) {
+    const auto& [tables, slots, window] = group;
+    check_dtype(tables, at::kInt, "block_tables");
+    check_rows(tables, "block_tables");
+    TORCH_CHECK_VALUE(tables.size(0) >= a.num_decodes + a.num_prefills, "block_tables has ",
+                      tables.size(0), " rows for ", a.num_decodes + a.num_prefills, " sequences");
+    TORCH_CHECK_VALUE(window >= 0 && a.num_decodes >= 0,
+                      "window and num_decodes must not be negative");
+    TORCH_CHECK_VALUE(a.num_decodes <= a.num_tokens, a.num_decodes, " decodes but ", a.num_tokens,
+                      " tokens");
+    check_dtype(slots, at::kLong, "slots");
+    check_shape(slots, {a.num_tokens}, "slots");
+    check_contiguous(slots, "slots");
+    return {tables.const_data_ptr<int32_t>(), slots.const_data_ptr<int64_t>(), tables.stride(0),
+            tables.size(1), window};
+  }
+
+  static StackRotation rotation_of(const Rotation& rotation, const Tensor& x) {
+    check_dim(rotation.first, 2, "cos");
+    const int64_t half = rotation.first.size(1);
+    return {infopt::rotation(rotation.first, x, half, "cos"),
+            infopt::rotation(rotation.second, x, half, "sin"), half};
+  }
+
+  // Layers of a group share its tables, so each group is checked with the pages of one layer.
+  void check_layers(const StackArgs& a) const {
+    std::vector<bool> is_checked(a.groups.size(), false);
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const StackLayer& layer = layers_[i];
+      const auto group = static_cast<size_t>(layer.group);
+      TORCH_CHECK_INDEX(group < a.groups.size(), "no group ", layer.group);
+      TORCH_CHECK_INDEX(static_cast<size_t>(layer.rotation) < a.rotations.size(), "no rotation ",
+                        layer.rotation);
+      TORCH_CHECK_VALUE(2 * a.rotations[layer.rotation].half == layer.head_dim,
+                        "cos and sin are for heads of ", 2 * a.rotations[layer.rotation].half,
+                        ", the pages for ", layer.head_dim);
+      if (is_checked[group]) continue;
+      is_checked[group] = true;
+      const int64_t num_pages = pages_[i].first.size(0);
+      check_slot_range(a.groups[group].slots, a.num_tokens, num_pages * layer.block_size);
+      check_group(a, a.groups[group], layer, num_pages);
+    }
+  }
+
+  static void check_group(const StackArgs& a, const StackGroup& group, const StackLayer& layer,
+                          int64_t num_pages) {
+    AttentionArgs args = {};
+    args.positions = a.positions;
+    args.block_tables = group.block_tables;
+    args.prefill_starts = a.prefill_starts;
+    args.table_stride = group.table_stride;
+    args.table_width = group.table_width;
+    args.num_decodes = a.num_decodes;
+    args.num_prefills = a.num_prefills;
+    args.block_size = layer.block_size;
+    args.window = group.window;
+    check_tables(args, a.num_tokens, num_pages);
+  }
+};
+
+}  // namespace infopt

@@ -1,0 +1,95 @@
+// All layers of a decoder in one call: the ops of the other headers in the order of a layer, on
+// memory that is reused from step to step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention.h"
+#include "fused.h"
+#include "linear.h"
+#include "quantized.h"
+#include "scratch.h"
+
+namespace infopt {
+
+// A packed weight: plain in the compute type, or codes where `scales` is not null.
+struct Product {
+  const void* packed;
+  const void* bias;
+  const void* scales;
+  int64_t out_features;
+  int64_t in_features;
+  int64_t packed_size;  // elements, which is how many steps of work a row takes
+  int64_t group_size;
+  int code_bits;
+  int activation_bits;
+  bool half_scales;
+};
+
+// Norms are null where the model has none. With `pre_mlp_norm` the layer is a sandwich: what
+// attention and MLP return is normed before it is added.
+struct StackLayer {
+  const float* input_norm;
+  const float* post_attention_norm;
+  const float* pre_mlp_norm;
+  const float* post_mlp_norm;
+  const float* query_norm;
+  const float* key_norm;
+  Product qkv;
+  Product output;
+  Product gate_up;
+  Product down;
+  PageView keys;
+  PageView values;
+  int64_t num_kv_heads;
+  int64_t head_dim;
+  int64_t block_size;
+  int64_t group;     // index into StackArgs::groups
+  int64_t rotation;  // index into StackArgs::rotations
+};
+
+// What all layers share.
+struct StackShape {
+  int64_t hidden_size;
+  float eps;       // of the norms
+  float head_eps;  // of the norms of queries and keys
+  float attention_scale;
+  float attention_softcap;
+  Activation activation;
+  const float* final_norm;
+};
+
+struct StackGroup {
+  const int32_t* block_tables;
+  const int64_t* slots;
+  int64_t table_stride;
+  int64_t table_width;
+  int64_t window;
+};
+
+struct StackRotation {
+  const void* cos;  // (num_tokens, head_dim / 2)
+  const void* sin;
+  int64_t half;  // head_dim / 2
+};
+
+// One step. Prefills as in AttentionArgs.
+struct StackArgs {
+  const void* x;  // (num_tokens, hidden_size), contiguous: embeddings
+  void* hidden;   // (num_tokens, hidden_size): normed output of the last layer
+  int64_t num_tokens;
+  const int64_t* positions;
+  const int64_t* prefill_starts;
+  int64_t num_decodes;
+  int64_t num_prefills;
+  std::vector<StackGroup> groups;
+  std::vector<StackRotation> rotations;
+  int num_threads;
+};
+
+template <typename T>
+void run_stack(const StackShape& shape, const std::vector<StackLayer>& layers,
+               const StackArgs& args, Scratch& scratch);
+
+}  // namespace infopt

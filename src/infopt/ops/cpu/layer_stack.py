@@ -1,0 +1,102 @@
+"""All layers of a decoder in one C++ call."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from infopt.ops.context import ForwardContext
+from infopt.ops.cpu.build import extension
+from infopt.ops.dispatch import OpChoice
+
+if TYPE_CHECKING:
+    from infopt.ops.dispatch import OpSet
+    from infopt.ops.layer_stack import LayerPages, LayerStack, LayerWeights, Rotations, StackSpec
+
+logger = logging.getLogger(__name__)
+
+
+class CppStack:
+    """Runs the same kernels as the single ops, hence with the same bits.
+
+    Args:
+        spec: The layers; each of their products has a ``packed_product``.
+        pages: Where each layer keeps keys and values.
+    """
+
+    def __init__(self, spec: StackSpec, pages: LayerPages) -> None:
+        """Hand all weights and pages over."""
+        self.choice = OpChoice("cpu", "preferred")
+        self._kinds = sorted({layer.kind for layer in spec.layers})
+        norms = spec.layers[0].head_norms
+        self._stack = extension().DecoderStack(
+            spec.final_norm,
+            spec.eps,
+            norms.eps if norms else 0.0,
+            spec.attention_scale,
+            spec.attention_softcap or 0.0,
+            spec.activation,
+            torch.empty(0, dtype=spec.dtype),
+        )
+        for layer, (group, kv) in zip(spec.layers, pages, strict=True):
+            self._stack.add_layer(
+                _norms_of(layer),
+                [_product_of(linear) for linear in layer.linears],
+                kv.keys,
+                kv.values,
+                group,
+                self._kinds.index(layer.kind),
+            )
+
+    def __call__(self, x: torch.Tensor, ctx: ForwardContext, rotations: Rotations) -> torch.Tensor:
+        """Run all layers and the final norm."""
+        num_decodes = ctx.num_decodes
+        return self._stack.forward(
+            x,
+            ctx.positions,
+            [(group.block_tables, group.slots, group.window or 0) for group in ctx.groups],
+            [rotations[kind] for kind in self._kinds],
+            ctx.query_starts[num_decodes:] if ctx.num_seqs > num_decodes else [],
+            num_decodes,
+        )
+
+
+def load_layer_stack() -> Callable[..., LayerStack]:
+    """Return the op; see :mod:`infopt.ops.layer_stack` for its contract."""
+    return _make
+
+
+def _make(spec: StackSpec, pages: LayerPages, ops: OpSet) -> LayerStack:
+    """Return the fast stack, or the reference where a product is not packed for it."""
+    from infopt.ops.layer_stack import OpByOpStack
+
+    strangers = {
+        type(linear).__name__
+        for layer in spec.layers
+        for linear in layer.linears
+        if _product_of(linear) is None
+    }
+    if not strangers:
+        return CppStack(spec, pages)
+    reason = f"no cpu: {', '.join(sorted(strangers))} cannot run inside it"
+    logger.info("layers run op by op: %s", reason)
+    return OpByOpStack(spec, pages, ops, reason)
+
+
+def _product_of(linear: Any) -> Any:
+    return getattr(linear, "packed_product", None)
+
+
+def _norms_of(layer: LayerWeights) -> list[torch.Tensor | None]:
+    heads = layer.head_norms
+    return [
+        layer.input_norm,
+        layer.post_attention_norm,
+        layer.pre_mlp_norm,
+        layer.post_mlp_norm,
+        heads.query if heads else None,
+        heads.key if heads else None,
+    ]

@@ -1,0 +1,75 @@
+"""Paged attention in Triton: which kernel variant each part of a batch gets.
+
+In float32 every row goes through one variant that walks the whole context, so that a row has the
+same bits as a decode and within any chunk. Types of 16 bits make no such promise: their decodes are
+split over cached tokens, and their chunks use large tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from infopt.ops.context import ForwardContext, GroupContext, KVPages
+
+if TYPE_CHECKING:
+    from infopt.kernels.triton_ops.attention import RowBlocks
+
+
+def load_attention() -> Callable[..., torch.Tensor]:
+    """Return the op; see :func:`infopt.ops.attention.paged_attention` for its contract."""
+    from infopt.kernels.triton_ops import attention as kernel
+
+    def paged_attention(
+        q: torch.Tensor,
+        pages: KVPages,
+        ctx: ForwardContext,
+        group: GroupContext,
+        scale: float,
+        softcap: float | None = None,
+    ) -> torch.Tensor:
+        """Attend from every token of the batch to the cached tokens of its sequence."""
+        out = torch.empty_like(q)
+        num_decodes = 0 if q.dtype == torch.float32 else ctx.num_decodes
+        parts = (q, pages.keys, pages.values, group.block_tables, ctx.positions, out)
+        if num_decodes:
+            kernel.paged_attention(
+                *parts,
+                scale=scale,
+                softcap=softcap,
+                window=group.window,
+                num_decodes=num_decodes,
+                max_context=max(ctx.context_lens[:num_decodes]),
+                split_tokens=kernel.SPLIT_TOKENS,
+            )
+        if ctx.num_seqs > num_decodes:
+            blocks = row_blocks(ctx, q, pages.keys.shape[1], num_decodes)
+            kernel.paged_attention(
+                *parts, scale=scale, softcap=softcap, window=group.window, blocks=blocks
+            )
+        return out.flatten(1)
+
+    return paged_attention
+
+
+def row_blocks(
+    ctx: ForwardContext, q: torch.Tensor, num_kv_heads: int, num_decodes: int
+) -> RowBlocks:
+    """Return the row blocks of a batch, made once and shared by all layers.
+
+    Args:
+        ctx: The batch.
+        q: Queries of any layer, ``(num_tokens, num_heads, head_dim)``.
+        num_kv_heads: Heads of the pages.
+        num_decodes: Leading sequences that are not in the blocks.
+    """
+    from infopt.kernels.triton_ops import attention as kernel
+
+    share = q.shape[1] // num_kv_heads
+    shape = kernel.block_shape(q.dtype, q.shape[2], share, decode=False)
+    key = ("triton row blocks", num_decodes, share, shape)
+    if key not in ctx.shared:
+        ctx.shared[key] = kernel.plan_prefill(ctx.query_starts, num_decodes, share, shape, q.device)
+    return ctx.shared[key]

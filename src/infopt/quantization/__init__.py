@@ -1,0 +1,12 @@
+"""Weight formats: each scheme makes the linear layers of a decoder.
+
+A scheme is a :class:`~infopt.quantization.scheme.Scheme` in the registry :data:`SCHEMES`;
+``EngineConfig.quantization`` names it. The engine finds it by name and never imports this package's
+contents, so that imports point one way.
+"""
+
+from __future__ import annotations
+
+from infopt.quantization.scheme import SCHEMES, Scheme, SchemeReport, make_scheme
+
+__all__ = ["SCHEMES", "Scheme", "SchemeReport", "make_scheme"]

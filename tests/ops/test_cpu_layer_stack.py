@@ -1,0 +1,300 @@
+"""The layers in one C++ call: the same bits as the single ops, and arguments checked beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from infopt.ops import ForwardContext, GroupContext, KVPages, resolve_ops
+from infopt.ops.cpu.layer_stack import CppStack, load_layer_stack
+from infopt.ops.cpu.linear import PackedLinear
+from infopt.ops.cpu.quantized import CodeLinear
+from infopt.ops.layer_stack import LayerWeights, OpByOpStack, StackSpec
+from infopt.ops.linear import DenseLinear
+from infopt.ops.rotary import HeadNorms
+
+HIDDEN, HEADS, KV_HEADS, DIM, MLP = 48, 6, 2, 16, 80
+BLOCK = 16
+SEQUENCES = [(1, 1), (40, 1), (17, 1), (23, 7), (5, 5), (64, 33)]
+
+
+@dataclass
+class Case:
+    """Two layers of two groups over random pages, and a batch."""
+
+    spec: StackSpec
+    pages: list[tuple[int, KVPages]]
+    ctx: ForwardContext
+    x: torch.Tensor
+    rotations: dict[str, tuple[torch.Tensor, torch.Tensor]]
+
+    def op_by_op(self) -> OpByOpStack:
+        ops = resolve_ops("auto", torch.device("cpu"), self.spec.dtype)
+        return OpByOpStack(self.spec, self.pages, ops, "reference")
+
+    def run(self, make: Callable[[Case], Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return hidden states and all pages, which are put back afterwards."""
+        saved = (
+            [kv.keys.clone() for _, kv in self.pages],
+            [kv.values.clone() for _, kv in self.pages],
+        )
+        hidden = make(self)(self.x, self.ctx, self.rotations)
+        written = torch.stack([torch.stack([kv.keys, kv.values]) for _, kv in self.pages])
+        for (_, kv), keys, values in zip(self.pages, *saved, strict=True):
+            kv.keys.copy_(keys)
+            kv.values.copy_(values)
+        return hidden, written
+
+
+def dense(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
+    return PackedLinear(weight, bias)
+
+
+def coded(weight: torch.Tensor, bias: torch.Tensor | None) -> CodeLinear:
+    codes = (weight.float() * 40 + 8).round().clamp(0, 15).to(torch.uint8)
+    groups = -(-weight.shape[1] // 32)
+    scale = torch.full((weight.shape[0], groups), 1 / 40)
+    return CodeLinear(codes, scale, scale * -8, bias, code_bits=4, group_size=32)
+
+
+@pytest.fixture
+def make_case(cpu_isa: str) -> Callable[..., Case]:
+    del cpu_isa
+
+    def make(
+        dtype: torch.dtype = torch.float32,
+        *,
+        linear: Callable[..., Any] = dense,
+        has_bias: bool = False,
+        head_norms: bool = False,
+        sandwich: bool = False,
+        sequences: list[tuple[int, int]] = SEQUENCES,
+    ) -> Case:
+        random = torch.Generator().manual_seed(1)
+
+        def rand(*shape: int, scale: float = 1.0) -> torch.Tensor:
+            return torch.randn(*shape, generator=random) * scale
+
+        def product(out_features: int, in_features: int) -> Any:
+            bias = rand(out_features).to(dtype) if has_bias else None
+            return linear(rand(out_features, in_features, scale=0.15).to(dtype), bias)
+
+        def layer(kind: str) -> LayerWeights:
+            return LayerWeights(
+                kind=kind,
+                input_norm=1 + rand(HIDDEN, scale=0.2),
+                qkv=product((HEADS + 2 * KV_HEADS) * DIM, HIDDEN),
+                output=product(HIDDEN, HEADS * DIM),
+                post_attention_norm=1 + rand(HIDDEN, scale=0.2),
+                gate_up=product(2 * MLP, HIDDEN),
+                down=product(HIDDEN, MLP),
+                head_norms=HeadNorms(1 + rand(DIM), 1 + rand(DIM), 1e-6) if head_norms else None,
+                pre_mlp_norm=1 + rand(HIDDEN, scale=0.2) if sandwich else None,
+                post_mlp_norm=1 + rand(HIDDEN, scale=0.2) if sandwich else None,
+            )
+
+        spec = StackSpec(
+            layers=[layer("full"), layer("window")],
+            final_norm=1 + rand(HIDDEN, scale=0.2),
+            eps=1e-5,
+            attention_scale=DIM**-0.5,
+            attention_softcap=None,
+            activation="silu",
+            dtype=dtype,
+        )
+        num_pages = sum(-(-length // BLOCK) for length, _ in sequences) + 1
+        shape = (num_pages, KV_HEADS, BLOCK, DIM)
+        pages = [
+            (group, KVPages(rand(*shape).to(dtype), rand(*shape).to(dtype))) for group in (0, 1)
+        ]
+        ctx = batch_of(sequences)
+        angles = rand(ctx.num_tokens, DIM // 2)
+        rotation = (angles.cos().to(dtype), angles.sin().to(dtype))
+        return Case(
+            spec,
+            pages,
+            ctx,
+            rand(ctx.num_tokens, HIDDEN).to(dtype),
+            {"full": rotation, "window": (rotation[1], rotation[0])},
+        )
+
+    return make
+
+
+def batch_of(sequences: list[tuple[int, int]]) -> ForwardContext:
+    """Return a batch of ``(context length, new tokens)``; pages are handed out in order."""
+    width = max(-(-length // BLOCK) for length, _ in sequences)
+    tables = torch.zeros(len(sequences), width, dtype=torch.int32)
+    positions, slots, starts, page = [], [], [0], 1
+    for row, (length, num_new) in enumerate(sequences):
+        blocks = -(-length // BLOCK)
+        tables[row, :blocks] = torch.arange(page, page + blocks)
+        new = range(length - num_new, length)
+        positions += new
+        slots += [int(tables[row, p // BLOCK]) * BLOCK + p % BLOCK for p in new]
+        starts.append(starts[-1] + num_new)
+        page += blocks
+    return ForwardContext(
+        input_ids=torch.zeros(starts[-1], dtype=torch.int64),
+        positions=torch.tensor(positions),
+        query_starts=starts,
+        context_lens=[length for length, _ in sequences],
+        num_decodes=next((i for i, (_, n) in enumerate(sequences) if n != 1), len(sequences)),
+        groups=[GroupContext(tables, torch.tensor(slots), window) for window in (None, 9)],
+        logit_rows=torch.zeros(0, dtype=torch.int64),
+    )
+
+
+def fused(case: Case) -> CppStack:
+    return CppStack(case.spec, case.pages)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("linear", [dense, coded])
+@pytest.mark.parametrize("options", [{}, {"has_bias": True}, {"head_norms": True}])
+def test_has_the_bits_of_the_single_ops(make_case, dtype, linear, options):
+    case = make_case(dtype, linear=linear, **options)
+    hidden, pages = case.run(fused)
+    expected, expected_pages = case.run(Case.op_by_op)
+    assert torch.equal(hidden, expected)
+    assert torch.equal(pages, expected_pages)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sandwich_layers_equal_the_reference(make_case, dtype):
+    """Their inner norms are torch's in the reference, so the last bits may differ."""
+    case = make_case(dtype, sandwich=True, head_norms=True)
+    hidden, _ = case.run(fused)
+    expected, _ = case.run(Case.op_by_op)
+    tolerance = 1e-5 if dtype == torch.float32 else 0.05
+    torch.testing.assert_close(hidden, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_rows_do_not_depend_on_their_neighbours(make_case):
+    """In float32 the bits of a sequence are the same alone and in company, at any thread count."""
+    case = make_case()
+    together, _ = case.run(fused)
+    case.ctx = replace_context(case.ctx, keep=3)
+    first, last = case.ctx.query_starts[0], case.ctx.query_starts[-1]
+    start = sum(n for _, n in SEQUENCES[:3])
+    rows = slice(start, start + last - first)
+    case.x = case.x[rows]
+    case.rotations = {k: (c[rows], s[rows]) for k, (c, s) in case.rotations.items()}
+    threads = torch.get_num_threads()
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        try:
+            alone, _ = case.run(fused)
+        finally:
+            torch.set_num_threads(threads)
+        assert torch.equal(alone, together[rows])
+
+
+def replace_context(ctx: ForwardContext, keep: int) -> ForwardContext:
+    """Return a context with one sequence left."""
+    rows = slice(ctx.query_starts[keep], ctx.query_starts[keep + 1])
+    num_tokens = rows.stop - rows.start
+    return replace(
+        ctx,
+        input_ids=ctx.input_ids[rows],
+        positions=ctx.positions[rows].contiguous(),
+        query_starts=[0, num_tokens],
+        context_lens=[ctx.context_lens[keep]],
+        num_decodes=int(num_tokens == 1),
+        groups=[
+            GroupContext(g.block_tables[keep : keep + 1], g.slots[rows].contiguous(), g.window)
+            for g in ctx.groups
+        ],
+    )
+
+
+def test_an_empty_batch_gives_no_rows(make_case):
+    case = make_case(sequences=[(3, 3)])
+    empty = torch.zeros(0, DIM // 2)
+    no_ids = torch.zeros(0, dtype=torch.int64)
+    ctx = replace(
+        case.ctx, positions=no_ids, query_starts=[0], context_lens=[], num_decodes=0,
+        groups=[replace(g, slots=no_ids) for g in case.ctx.groups],
+    )  # fmt: skip
+    rotations = dict.fromkeys(case.rotations, (empty, empty))
+    assert fused(case)(case.x[:0], ctx, rotations).shape == (0, HIDDEN)
+
+
+def spoil(case: Case, what: str) -> None:
+    """Break one thing that a step hands over."""
+    ctx, group = case.ctx, case.ctx.groups[1]
+    if what == "page":
+        group.block_tables[0, 0] = 999
+    elif what == "slot":
+        group.slots[3] = -1
+    elif what == "position":
+        ctx.positions[0] = -5
+    elif what == "slots":
+        group.slots = group.slots[:-1]
+    elif what == "cos":
+        cos, sin = case.rotations["full"]
+        case.rotations["full"] = (cos[:, :4].contiguous(), sin)
+    elif what == "x":
+        case.x = case.x[:, :-1].contiguous()
+    elif what == "type":
+        case.x = case.x.double()
+    elif what == "starts":
+        ctx.query_starts[-1] += 1
+    elif what == "group":
+        ctx.groups.pop()
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("page", "holds page 999"),
+        ("slot", "slot -1"),
+        ("position", "must not be negative"),
+        ("slots", "slots must have shape"),
+        ("cos", "sin must have shape"),
+        ("x", "x must have shape"),
+        ("type", "x must be"),
+        ("starts", "the sequences hold"),
+        ("group", "no group 1"),
+    ],
+)
+def test_a_wrong_batch_raises_before_any_layer_runs(make_case, what, message):
+    case = make_case()
+    stack = fused(case)
+    before = [kv.keys.clone() for _, kv in case.pages]
+    spoil(case, what)
+    with pytest.raises((ValueError, IndexError, TypeError), match=message):
+        stack(case.x, case.ctx, case.rotations)
+    assert all(torch.equal(b, kv.keys) for b, (_, kv) in zip(before, case.pages, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("input_norm", torch.ones(HIDDEN + 1), "input_norm must have shape"),
+        ("pre_mlp_norm", torch.ones(HIDDEN), "on both sides or on none"),
+        ("down", PackedLinear(torch.ones(HIDDEN, MLP + 1)), "down takes"),
+        ("qkv", PackedLinear(torch.ones(7, HIDDEN)), "qkv returns 7 values"),
+        ("output", PackedLinear(torch.ones(HIDDEN - 1, HEADS * DIM)), "hidden states of size 48"),
+        ("gate_up", PackedLinear(torch.ones(2 * MLP, HIDDEN).bfloat16()), "gate_up holds"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(make_case, field, value, message):
+    case = make_case()
+    layers = [case.spec.layers[0], replace(case.spec.layers[1], **{field: value})]
+    case.spec = replace(case.spec, layers=layers)
+    with pytest.raises((ValueError, TypeError), match=message):
+        fused(case)
+
+
+def test_a_foreign_product_runs_op_by_op_and_says_so(make_case):
+    case = make_case(linear=DenseLinear)
+    ops = resolve_ops("auto", torch.device("cpu"), torch.float32)
+    stack = load_layer_stack()(case.spec, case.pages, ops)
+    assert isinstance(stack, OpByOpStack)
+    assert stack.choice.backend == "reference"
+    assert "DenseLinear" in stack.choice.reason
