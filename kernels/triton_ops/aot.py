@@ -149,6 +149,28 @@ def compile_case(case: str, run: Callable[[], Any], archs: tuple[int, ...]) -> l
     return [compile_launch(launch, arch, case) for launch in launches for arch in archs]
 
 
+def summarize(compiled: list[Compiled]) -> str:
+    """Return a Markdown table: per kernel, the most that any of its variants needs."""
+    kernels: dict[str, list[Compiled]] = {}
+    for one in compiled:
+        kernels.setdefault(one.kernel, []).append(one)
+    lines = [
+        "| kernel | variants | registers | spilled bytes | shared memory, KiB | warps |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, rows in kernels.items():
+        archs = sorted({row.arch for row in rows})
+        registers = [max(row.registers for row in rows if row.arch == arch) for arch in archs]
+        spilled = max(row.spill_bytes for row in rows)
+        shared = max(row.shared_bytes for row in rows) / 1024
+        warps = sorted({row.num_warps for row in rows})
+        lines.append(
+            f"| `{name}` | {len(rows)} | {' / '.join(map(str, registers))} | {spilled} "
+            f"| {shared:.1f} | {', '.join(map(str, warps))} |"
+        )
+    return "\n".join(lines)
+
+
 def _describe(kernel: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Launch:
     values = dict(zip(kernel.arg_names, args, strict=False))
     values |= {name: value for name, value in named.items() if name in kernel.arg_names}
@@ -186,10 +208,9 @@ def main() -> None:
     for name, run in CASES.items():
         if any(name.startswith(wanted) for wanted in options.case):
             found += compile_case(name, run, tuple(options.arch))
-            if options.out is None:
-                for row in found[-len(options.arch) :]:
-                    print(row)
-    if options.out is not None:
+    if options.out is None:
+        print(summarize(found))
+    else:
         options.out.write_text(json.dumps([asdict(row) for row in found], indent=1))
 
 

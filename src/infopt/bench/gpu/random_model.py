@@ -112,7 +112,8 @@ def make_peer(shape: str, device: torch.device, dtype: torch.dtype) -> Any:
     """Return a transformers model with random weights on the device."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    values = SHAPES[shape] | {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+    values: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+    values |= SHAPES[shape]
     make_config: Any = CONFIG_MAPPING[values.pop("model_type")]
     config = make_config(**values)
     torch.manual_seed(0)

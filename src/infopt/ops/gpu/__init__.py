@@ -16,12 +16,14 @@ import torch
 from infopt.ops.context import KVPages
 from infopt.ops.dispatch import OpTarget
 from infopt.ops.gpu.attention import load_attention
+from infopt.ops.gpu.flash import PAGE_MULTIPLE as FLASH_PAGE_TOKENS
 from infopt.ops.gpu.flash import load_flash_attention, why_not_flash
 
 if TYPE_CHECKING:
     from infopt.ops.rotary import HeadNorms
 
 __all__ = [
+    "FLASH_PAGE_TOKENS",
     "load_add_rms_norm",
     "load_attention",
     "load_flash_attention",

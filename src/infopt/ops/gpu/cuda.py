@@ -1,7 +1,7 @@
 """RMSNorm with residual in CUDA C++ (``kernels/csrc/cuda``), to compare the Triton kernel with.
 
-No op uses it: it exists so that a machine with nvcc can say what Triton costs or wins. nvcc compiles
-the source into a library of its own, without torch's headers, so that this works (up to the launch)
+No op uses it: it exists so that a machine with nvcc can say what Triton costs or wins. nvcc makes a
+library of its own from the source, without torch's headers, so that this works (up to the launch)
 on machines without a GPU as well.
 """
 
