@@ -2,14 +2,12 @@ import json
 import os
 import platform
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from infopt import hardware
-from infopt.errors import MeasurementError
 
 
 def cgroup(tmp_path: Path, **files: str) -> Path:
@@ -95,55 +93,3 @@ def test_memory_figures_are_in_bytes() -> None:
     assert hardware.total_memory_bytes() > 2**28
     # A process that has imported torch holds more than 50 MB, and less than the machine has.
     assert 50 * 2**20 < hardware.peak_memory_bytes() < hardware.total_memory_bytes()
-
-
-def test_bandwidth_measurement_reports_its_samples() -> None:
-    threads = torch.get_num_threads()
-    measured = hardware.measure_memory_bandwidth(1, working_set_bytes=2**22, repeats=3)
-    assert torch.get_num_threads() == threads
-    assert len(measured.samples) == 3
-    assert min(measured.samples) <= measured.median <= measured.best == max(measured.samples)
-    assert measured.detail["working_set_bytes"] == 2**22
-    assert measured.detail["reader"] in ("mv", "sum")
-    assert measured.to_dict()["quantity"] == "memory_bytes_per_s"
-    assert measured.num_threads == 1
-
-
-def test_flops_measurement_reports_its_type() -> None:
-    measured = hardware.measure_matmul_flops(torch.bfloat16, 1, size=64, repeats=2)
-    assert measured.detail == {"dtype": "bfloat16", "size": 64}
-    assert all(s > 0 for s in measured.samples)
-
-
-def test_flops_are_measured_with_any_product() -> None:
-    seen = []
-
-    def prepare(weight: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-        def multiply(x: torch.Tensor) -> torch.Tensor:
-            seen.append((x.shape, weight.shape))
-            return x
-
-        return multiply
-
-    measured = hardware.measure_matmul_flops(size=8, repeats=2, prepare=prepare)
-    assert seen == [((8, 8), (8, 8))] * 3  # the first call is warm-up
-    assert len(measured.samples) == 2
-
-
-def test_peaks_are_measured_once_per_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def measure(*_args, **_kwargs) -> hardware.RateMeasurement:
-        calls.append(1)
-        return hardware.RateMeasurement("matmul_flops_per_s", (5.0, 7.0), "cpu", 1, {})
-
-    monkeypatch.setattr(hardware, "measure_matmul_flops", measure)
-    hardware.matmul_flops.cache_clear()
-    assert hardware.matmul_flops() == hardware.matmul_flops() == 7.0
-    assert len(calls) == 1
-    hardware.matmul_flops.cache_clear()
-
-
-def test_no_repeats_are_refused() -> None:
-    with pytest.raises(MeasurementError, match="repeats must be at least 1, got 0"):
-        hardware.measure_matmul_flops(size=8, repeats=0)

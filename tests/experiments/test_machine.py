@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from infopt.experiments import machine
-from infopt.hardware import RateMeasurement
+from infopt.machine_rates import RateMeasurement
 
 
 def test_the_fastest_product_that_a_layer_can_use_is_the_limit(

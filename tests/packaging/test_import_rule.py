@@ -25,6 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "sampling_params",
         "outputs",
         "hardware",
+        "machine_rates",
         "results",
         "corpus",
         "schemas",

@@ -12,7 +12,7 @@ void vector_blocks(const LinearArgs& a, const bf16* x, int64_t stride, int64_t b
   const int64_t block_size = padded(a.in_features) * kOutBlock;
   for (int64_t block = begin; block < end; ++block) {
     const bf16* weights = static_cast<const bf16*>(a.packed) + block * block_size;
-    Ahead ahead = bf16_ahead(a, weights + block_size, 2 * kTile * sizeof(bf16));
+    Ahead ahead = bf16_ahead(a, weights, block_size * sizeof(bf16));
     multiply_rows_of_block(a, x, stride, weights, block * kOutBlock, ahead);
   }
 }

@@ -54,9 +54,9 @@ void dequantize_block(const QuantizedArgs& args, const uint8_t* codes, const S* 
       const S* half_scale = scale + h * kCodeTileOut;
       const Dequantizer<Bits> to_bf16(load_scales(half_scale), load_scales(half_scale + kOutBlock));
       bf16* to = packed + k * kOutBlock + h * kTile;
-      const int first = static_cast<int>(k % kCodeTileIn) / 4;
+      const int half = static_cast<int>(k % kCodeTileIn / kMinGroup);
       for (int line = 0; line < 8; ++line) {
-        to_bf16.line(load_codes<Bits>(tile, first + line), to + line * 2 * kTileIn);
+        to_bf16.line(load_codes<Bits>(tile, half, line), to + line * 2 * kTileIn);
       }
     }
   }
@@ -93,18 +93,12 @@ void for_each_block(const QuantizedArgs& args, int64_t begin, int64_t end, const
   }
 }
 
-// Prefetches the codes of a block while all rows pass over the block before it.
-Ahead codes_ahead(const QuantizedArgs& args, int64_t block) {
-  const LinearArgs& a = args.linear;
-  const int64_t bytes = packed_code_bytes(kOutBlock, a.in_features, args.code_bits);
-  return bf16_ahead(a, static_cast<const uint8_t*>(a.packed) + block * bytes,
-                    kTileIn * kOutBlock * args.code_bits / 8);
-}
-
 void vector_blocks(const QuantizedArgs& args, const bf16* x, int64_t stride, int64_t begin,
                    int64_t end) {
   for_each_block(args, begin, end, [&](const bf16* weights, int64_t block) {
-    Ahead ahead = codes_ahead(args, block + 1);
+    const int64_t bytes = packed_code_bytes(kOutBlock, args.linear.in_features, args.code_bits);
+    const uint8_t* codes = static_cast<const uint8_t*>(args.linear.packed) + block * bytes;
+    Ahead ahead = bf16_ahead(args.linear, codes, bytes);
     multiply_rows_of_block(args.linear, x, stride, weights, block * kOutBlock, ahead);
   });
 }

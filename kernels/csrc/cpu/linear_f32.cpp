@@ -9,34 +9,42 @@
 namespace infopt {
 namespace {
 
-constexpr int64_t kChain = 256;  // shorter chains round less
-constexpr int64_t kAhead = 32;   // inputs (of 128 bytes each) between a prefetch and its use
+constexpr int64_t kChain = 256;                   // shorter chains round less
+constexpr int64_t kStep = 8;                      // inputs between two prefetches; divides kChain
 constexpr int kRows = Vec::width == 16 ? 12 : 4;  // their sums fill the registers
 
 // R rows times one block of outputs.
 template <int R>
-void block_rows(const LinearArgs& a, const float* weights, int64_t first_row, int64_t first_out) {
+[[gnu::noinline]] void block_rows(const LinearArgs& a, const float* weights, int64_t first_row,
+                                  int64_t first_out, Ahead& ahead) {
   constexpr int N = kOutBlock / Vec::width;
   const float* x = static_cast<const float*>(a.x) + first_row * a.x_stride;
   alignas(64) float sums[R * kOutBlock] = {};
   for (int64_t begin = 0; begin < a.in_features; begin += kChain) {
     const int64_t end = std::min(begin + kChain, a.in_features);
     Vec acc[R][N];
-    for (auto& row : acc) {
-      for (Vec& v : row) v = Vec::zero();
+    INFOPT_UNROLL
+    for (int r = 0; r < R; ++r) {
+      INFOPT_UNROLL
+      for (int n = 0; n < N; ++n) acc[r][n] = Vec::zero();
     }
-    for (int64_t k = begin; k < end; ++k) {
-      // The hardware stops prefetching at a page; this keeps memory busy while rows are computed.
-      prefetch_line(weights + (k + kAhead) * kOutBlock);
-      prefetch_line(weights + (k + kAhead) * kOutBlock + kOutBlock / 2);
-      Vec w[N];
-      for (int n = 0; n < N; ++n) w[n] = Vec::load(weights + k * kOutBlock + n * Vec::width);
-      for (int r = 0; r < R; ++r) {
-        const Vec value = Vec::set(x[r * a.x_stride + k]);
-        for (int n = 0; n < N; ++n) acc[r][n] = fma(value, w[n], acc[r][n]);
+    for (int64_t k = begin; k < end;) {
+      ahead.next();
+      for (const int64_t stop = std::min(k + kStep, end); k < stop; ++k) {
+        Vec w[N];
+        INFOPT_UNROLL
+        for (int n = 0; n < N; ++n) w[n] = Vec::load(weights + k * kOutBlock + n * Vec::width);
+        INFOPT_UNROLL
+        for (int r = 0; r < R; ++r) {
+          const Vec value = Vec::set(x[r * a.x_stride + k]);
+          INFOPT_UNROLL
+          for (int n = 0; n < N; ++n) acc[r][n] = fma(value, w[n], acc[r][n]);
+        }
       }
     }
+    INFOPT_UNROLL
     for (int r = 0; r < R; ++r) {
+      INFOPT_UNROLL
       for (int n = 0; n < N; ++n) {
         float* sum = sums + r * kOutBlock + n * Vec::width;
         (Vec::load(sum) + acc[r][n]).store(sum);
@@ -73,11 +81,14 @@ void linear_f32(const LinearArgs& args) {
   const int64_t step = rows_per_pass(args.num_rows, kRows);
   parallel_ranges(blocks, args.num_threads, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      const float* weights =
-          static_cast<const float*>(args.packed) + block * kOutBlock * args.in_features;
+      const int64_t size = kOutBlock * args.in_features;
+      const float* weights = static_cast<const float*>(args.packed) + block * size;
+      Ahead ahead(weights, size * sizeof(float), kStep * kOutBlock * sizeof(float),
+                  num_passes(args.num_rows, kRows));
       for (int64_t row = 0; row < args.num_rows; row += step) {
-        with_rows<kRows>(std::min(step, args.num_rows - row),
-                         [&](auto R) { block_rows<R>(args, weights, row, block * kOutBlock); });
+        with_rows<kRows>(std::min(step, args.num_rows - row), [&](auto R) {
+          block_rows<R>(args, weights, row, block * kOutBlock, ahead);
+        });
       }
     }
   });

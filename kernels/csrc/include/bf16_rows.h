@@ -58,33 +58,40 @@ inline void bf16_rows(const LinearArgs& a, const bf16* x, int64_t stride, const 
                       Ahead& ahead, float* sums) {
   constexpr int N = kOutBlock / Vec::width;
   Vec acc[R][N];
-  for (auto& row : acc) {
-    for (Vec& v : row) v = Vec::zero();
+  INFOPT_UNROLL
+  for (int r = 0; r < R; ++r) {
+    INFOPT_UNROLL
+    for (int n = 0; n < N; ++n) acc[r][n] = Vec::zero();
   }
   for (int64_t k = 0; k < padded(a.in_features); k += kTileIn, x += kTileIn) {
     ahead.next();
 #pragma GCC unroll kUnrolledPairs
     for (int line = 0; line < kTileOut; ++line, weights += kTileIn) {
       WeightPair pairs[N];
+      INFOPT_UNROLL
       for (int n = 0; n < N; ++n) {
         const int out = n * Vec::width;
         pairs[n] = WeightPair::load(weights + out / kTileOut * kTile + out % kTileOut * 2);
       }
+      INFOPT_UNROLL
       for (int r = 0; r < R; ++r) {
+        INFOPT_UNROLL
         for (int n = 0; n < N; ++n) acc[r][n] = pairs[n].add(acc[r][n], x + r * stride + line * 2);
       }
     }
     weights += kTile;
   }
+  INFOPT_UNROLL
   for (int r = 0; r < R; ++r) {
+    INFOPT_UNROLL
     for (int n = 0; n < N; ++n) acc[r][n].store(sums + r * kOutBlock + n * Vec::width);
   }
 }
 
-// Prefetches what lies at `next`, `bytes` per 32 inputs, while all rows pass over a block.
-inline Ahead bf16_ahead(const LinearArgs& a, const void* next, int64_t bytes) {
-  const int64_t step = rows_per_pass(a.num_rows, kBf16Rows);
-  return Ahead(next, bytes, (a.num_rows + step - 1) / step);
+// Prefetches the block that follows one of `size` bytes while all rows pass over it.
+inline Ahead bf16_ahead(const LinearArgs& a, const void* block, int64_t size) {
+  return Ahead(block, size, size / (padded(a.in_features) / kTileIn),
+               num_passes(a.num_rows, kBf16Rows));
 }
 
 // All rows times one block of outputs.

@@ -22,12 +22,11 @@ struct Block {
   int64_t first_out;
 };
 
-// Sixteen outputs times four inputs: row `line` (0 to 15) of a tile.
+// Sixteen outputs times four inputs: row `line` (0 to 7) of the first or second half of a tile.
 template <int Bits>
-inline Codes load_codes(const uint8_t* tile, int line) {
-  if constexpr (Bits == 8) return Codes::load(tile + line * 64);
-  const Codes both = Codes::load(tile + line % 8 * 64);
-  return line < 8 ? both.low_nibbles() : both.high_nibbles();
+inline Codes load_codes(const uint8_t* tile, int half, int line) {
+  if constexpr (Bits == 8) return Codes::load(tile + (half * 8 + line) * 64);
+  return Codes::load(tile + line * 64).nibbles(4 * half);
 }
 
 inline int32_t four_inputs(const int8_t* x) {
@@ -72,25 +71,32 @@ struct GroupSums {
   IntSums sums[R][Planes][kHalves];
 
   void clear() {
-    for (auto& row : sums) {
-      for (auto& plane : row) {
-        for (IntSums& s : plane) s = IntSums::zero();
+    INFOPT_UNROLL
+    for (int r = 0; r < R; ++r) {
+      INFOPT_UNROLL
+      for (int p = 0; p < Planes; ++p) {
+        INFOPT_UNROLL
+        for (int h = 0; h < kHalves; ++h) sums[r][p][h] = IntSums::zero();
       }
     }
   }
 
-  // Adds the products with kMinGroup inputs: lines First to First + 7 of two tiles.
-  template <int Bits, int First>
+  // Adds the products with kMinGroup inputs: one half of two tiles.
+  template <int Bits, int Half>
   void multiply(const uint8_t* tiles, const int8_t* const (&x)[Planes], int64_t stride) {
 #pragma GCC unroll kUnrolledLines
     for (int line = 0; line < 8; ++line) {
       Codes codes[kHalves];
+      INFOPT_UNROLL
       for (int h = 0; h < kHalves; ++h) {
-        codes[h] = load_codes<Bits>(tiles + h * kCodeTile * Bits / 8, First + line);
+        codes[h] = load_codes<Bits>(tiles + h * kCodeTile * Bits / 8, Half, line);
       }
+      INFOPT_UNROLL
       for (int r = 0; r < R; ++r) {
+        INFOPT_UNROLL
         for (int p = 0; p < Planes; ++p) {
           const int32_t inputs = four_inputs(x[p] + r * stride + line * 4);
+          INFOPT_UNROLL
           for (int h = 0; h < kHalves; ++h) sums[r][p][h].add(codes[h], inputs);
         }
       }
@@ -117,8 +123,10 @@ struct RowSums {
 
   RowSums(const QuantizedRows& rows, const uint8_t* block, int64_t row)
       : x(rows), codes(block), first_row(row) {
-    for (auto& sums : total) {
-      for (Vec& v : sums) v = Vec::zero();
+    INFOPT_UNROLL
+    for (int r = 0; r < R; ++r) {
+      INFOPT_UNROLL
+      for (int n = 0; n < N; ++n) total[r][n] = Vec::zero();
     }
   }
 
@@ -132,13 +140,15 @@ struct RowSums {
     if (step % 2 == 0) {
       group.template multiply<Bits, 0>(tiles, planes, x.width);
     } else {
-      group.template multiply<Bits, 8>(tiles, planes, x.width);
+      group.template multiply<Bits, 1>(tiles, planes, x.width);
     }
   }
 
   void add(const GroupSums<R, Planes>& group, const S* scales, int64_t g) {
+    INFOPT_UNROLL
     for (int r = 0; r < R; ++r) {
       const GroupOfRow of_row(x, first_row + r, g);
+      INFOPT_UNROLL
       for (int n = 0; n < N; ++n) {
         const int i = n * Vec::width;
         total[r][n] = of_row.add_to(total[r][n], group.dot(r, i), scales + i);
@@ -147,7 +157,9 @@ struct RowSums {
   }
 
   void store(float* sums) const {
+    INFOPT_UNROLL
     for (int r = 0; r < R; ++r) {
+      INFOPT_UNROLL
       for (int n = 0; n < N; ++n) total[r][n].store(sums + r * kOutBlock + n * Vec::width);
     }
   }
@@ -155,11 +167,13 @@ struct RowSums {
 
 // R rows times one block of outputs.
 template <int R, int Planes, int Bits, typename S>
-void block_rows(const QuantizedArgs& args, const QuantizedRows& x, const Block<S>& block,
-                int64_t first_row, Ahead& ahead, float* sums) {
+[[gnu::noinline]] void block_rows(const QuantizedArgs& args, const QuantizedRows& x,
+                                  const Block<S>& block, int64_t first_row, Ahead& ahead,
+                                  float* sums) {
   const int64_t num_steps = x.width / kMinGroup, steps_per_group = args.group_size / kMinGroup;
   const S* scales = block.scales;
-  Ahead scales_ahead(scales + x.groups * 2 * kOutBlock, 2 * kOutBlock * sizeof(S), 1);
+  constexpr int64_t kScaleBytes = 2 * kOutBlock * sizeof(S);
+  Ahead scales_ahead(scales, x.groups * kScaleBytes, kScaleBytes, 1);
   RowSums<R, Planes, Bits, S> rows(x, block.codes, first_row);
   for (int64_t g = 0, step = 0; g < x.groups; ++g, scales += 2 * kOutBlock) {
     GroupSums<R, Planes> group;
@@ -190,8 +204,8 @@ void vector_block(const QuantizedArgs& args, const QuantizedRows& x, const Block
   alignas(64) float sums[kRows * kOutBlock];
   const int64_t num_rows = args.linear.num_rows, step = rows_per_pass(num_rows, kRows);
   constexpr int64_t kStepBytes = kMinGroup * kOutBlock * Bits / 8;
-  Ahead ahead(block.codes + x.width / kMinGroup * kStepBytes, kStepBytes,
-              (num_rows + step - 1) / step);
+  Ahead ahead(block.codes, x.width / kMinGroup * kStepBytes, kStepBytes,
+              num_passes(num_rows, kRows));
   for (int64_t row = 0; row < num_rows; row += step) {
     const int64_t rows = std::min(step, num_rows - row);
     with_rows<kRows>(

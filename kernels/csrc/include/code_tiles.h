@@ -13,7 +13,7 @@ template <int Bits>
 inline const uint8_t* byte_tile(const uint8_t* tile, uint8_t* buffer) {
   if constexpr (Bits == 8) return tile;
   for (int line = 0; line < 16; ++line) {
-    _mm512_store_si512(buffer + line * 64, load_codes<Bits>(tile, line).v);
+    _mm512_store_si512(buffer + line * 64, load_codes<Bits>(tile, line / 8, line % 8).v);
   }
   finish_stores();
   return buffer;

@@ -15,9 +15,10 @@ struct Codes {
   __m512i v;
 
   static Codes load(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-  Codes low_nibbles() const { return {_mm512_and_si512(v, _mm512_set1_epi8(15))}; }
-  Codes high_nibbles() const {
-    return {_mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15))};
+  // The half of each byte that starts at bit 0 or 4.
+  Codes nibbles(int bit) const {
+    const __m512i moved = bit == 0 ? v : _mm512_srli_epi16(v, 4);
+    return {_mm512_and_si512(moved, _mm512_set1_epi8(15))};
   }
 #elif defined(__AVX2__)
   __m256i v[2];
@@ -26,12 +27,11 @@ struct Codes {
     const __m256i* from = reinterpret_cast<const __m256i*>(p);
     return {{_mm256_loadu_si256(from), _mm256_loadu_si256(from + 1)}};
   }
-  Codes low_nibbles() const {
+  Codes nibbles(int bit) const {
+    const __m128i count = _mm_cvtsi32_si128(bit);
     const __m256i mask = _mm256_set1_epi8(15);
-    return {{_mm256_and_si256(v[0], mask), _mm256_and_si256(v[1], mask)}};
-  }
-  Codes high_nibbles() const {
-    return Codes{{_mm256_srli_epi16(v[0], 4), _mm256_srli_epi16(v[1], 4)}}.low_nibbles();
+    return {{_mm256_and_si256(_mm256_srl_epi16(v[0], count), mask),
+             _mm256_and_si256(_mm256_srl_epi16(v[1], count), mask)}};
   }
   // Part i of four as 16-bit numbers: two outputs in each half of a register.
   __m256i wide(int i) const {
@@ -46,14 +46,9 @@ struct Codes {
     for (int i = 0; i < 64; ++i) c.v[i] = p[i];
     return c;
   }
-  Codes low_nibbles() const {
+  Codes nibbles(int bit) const {
     Codes c;
-    for (int i = 0; i < 64; ++i) c.v[i] = v[i] & 15;
-    return c;
-  }
-  Codes high_nibbles() const {
-    Codes c;
-    for (int i = 0; i < 64; ++i) c.v[i] = v[i] >> 4;
+    for (int i = 0; i < 64; ++i) c.v[i] = v[i] >> bit & 15;
     return c;
   }
 #endif

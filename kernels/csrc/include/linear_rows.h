@@ -7,19 +7,23 @@
 #include "linear.h"
 #include "rows.h"
 
+// For short loops over arrays that have to become registers: the compiler decides that before it
+// would unroll them by itself.
+#define INFOPT_UNROLL _Pragma("GCC unroll 16")
+
 namespace infopt {
 
 // Starts to load the cache line at p, which may lie behind the end of an array.
 inline void prefetch_line(const void* p) { __builtin_prefetch(p, 0, 3); }
 
-// Prefetches the weights behind a block while the block is multiplied. Several passes over the same
-// block share the work, so that memory never waits for arithmetic. Without it the hardware stops at
-// the end of each page.
+// Prefetches weights while a block of them is multiplied; the hardware stops at the end of each
+// page. One pass over the block loads what comes soon. Several passes share the next block in equal
+// parts, so that memory does not wait for arithmetic.
 class Ahead {
  public:
-  // `end` is the end of the block, `step` the bytes of it between two calls of next().
-  Ahead(const void* end, int64_t step, int64_t passes)
-      : line_(static_cast<const char*>(end)),
+  // A block of `size` bytes; next() is called every `step` bytes of each pass.
+  Ahead(const void* block, int64_t size, int64_t step, int64_t passes)
+      : line_(static_cast<const char*>(block) + (passes == 1 ? std::min(size, kSoon) : size)),
         step_((step + 64 * passes - 1) / (64 * passes) * 64) {}
 
   void next() {
@@ -28,6 +32,7 @@ class Ahead {
   }
 
  private:
+  static constexpr int64_t kSoon = 8192;  // bytes
   const char* line_;
   int64_t step_;
 };
@@ -41,9 +46,11 @@ inline void with_rows(int64_t rows, const F& f) {
   f(std::integral_constant<int, Max>{});
 }
 
+inline int64_t num_passes(int64_t num_rows, int64_t most) { return (num_rows + most - 1) / most; }
+
 // Rows per pass where a pass takes up to `most`: passes are equal, 13 rows are 7 + 6, not 12 + 1.
 inline int64_t rows_per_pass(int64_t num_rows, int64_t most) {
-  const int64_t passes = (num_rows + most - 1) / most;
+  const int64_t passes = num_passes(num_rows, most);
   return (num_rows + passes - 1) / passes;
 }
 

@@ -53,7 +53,7 @@ def build_engine(
     dtype = _dtype(config, device)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    ops = resolve_ops(config.backend, device, dtype)
+    ops = resolve_ops(config.backend, device, dtype, block_size=config.block_size)
     with open_checkpoint(resolve_model(config.model)) as checkpoint:
         max_model_len = _max_model_len(config, checkpoint)
         scheme = _scheme(config.quantization, checkpoint, ops, device, dtype)

@@ -7,9 +7,11 @@ import functools
 import torch
 
 from infopt.bench.roofline import MachinePeaks, Precision
-from infopt.hardware import matmul_flops, measure_matmul_flops, memory_bandwidth
 from infopt.llm import LLM
+from infopt.machine_rates import matmul_flops, measure_matmul_flops, measure_rate, memory_bandwidth
 from infopt.ops.dispatch import OpTarget, implementations
+
+_PRODUCT_ROWS = 1024
 
 
 def machine_peaks(llm: LLM) -> MachinePeaks:
@@ -19,7 +21,10 @@ def machine_peaks(llm: LLM) -> MachinePeaks:
     threads = int(facts["num_threads"]) if device == "cpu" else None
     return MachinePeaks(
         bytes_per_s=memory_bandwidth(device, threads),
-        flops_per_s=_fastest_product(getattr(torch, facts["dtype"]), device, threads),
+        flops_per_s=max(
+            _fastest_product(getattr(torch, facts["dtype"]), device, threads),
+            _own_product(llm, threads),
+        ),
     )
 
 
@@ -37,6 +42,18 @@ def _fastest_product(dtype: torch.dtype, device: str, num_threads: int | None) -
         if i.backend != "reference"  # which is torch's product with padding
     ]
     return max([matmul_flops(dtype, device, num_threads), *rates])
+
+
+def _own_product(llm: LLM, num_threads: int | None) -> float:
+    """Return the FLOP/s of the model's largest layer on many rows.
+
+    Products of 8-bit codes can be faster than any of the compute type.
+    """
+    model = llm.engine.runner.model
+    linear = max(model.linears[:-1], key=lambda layer: layer.in_features * layer.out_features)
+    rows = torch.ones(_PRODUCT_ROWS, linear.in_features, dtype=model.dtype, device=model.device)
+    flops = 2 * _PRODUCT_ROWS * linear.in_features * linear.out_features
+    return measure_rate(lambda: linear(rows), flops, num_threads, device=str(model.device)).best
 
 
 def precision_of(llm: LLM) -> Precision:

@@ -186,7 +186,7 @@ def story():
 def test_the_roofline_is_read_off_the_numbers(story):
     assert story.best == "bfloat16"
     assert story.ridge("bfloat16") == 10
-    assert story.machine_table().loc["float32", "least time to read them (ms)"] == 4
+    assert story.machine_table().loc["float32", "least time of a decode step (ms)"] == 4
     assert len(story.points()) == 4
     assert story.points_title() == (
         "bfloat16: 2 of 4 steps lie left of the ridge, where memory limits"

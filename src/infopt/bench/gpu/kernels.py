@@ -12,7 +12,7 @@ import torch
 from infopt.bench.gpu.budget import Budget
 from infopt.bench.gpu.case import LLAMA_8B, TINY, KernelCase, Sizes
 from infopt.bench.gpu.timing import seconds_per_call
-from infopt.hardware import measure_matmul_flops, measure_memory_bandwidth
+from infopt.machine_rates import measure_matmul_flops, measure_memory_bandwidth
 
 
 def kernel_section(device: torch.device, budget: Budget) -> dict[str, Any]:

@@ -28,7 +28,8 @@ from infopt.bench.peers.table import show
 from infopt.bench.peers.worker import Worker
 from infopt.bench.stats import bootstrap_interval, paired_ratio
 from infopt.errors import MeasurementError
-from infopt.hardware import fingerprint, memory_bandwidth, usable_cores
+from infopt.hardware import fingerprint, usable_cores
+from infopt.machine_rates import memory_bandwidth
 from infopt.results import write_json
 
 PROMPT_TOKENS = 128
