@@ -1,5 +1,7 @@
 """transformers' own ``generate`` as a worker."""
 
+from typing import Any
+
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -10,7 +12,7 @@ class Engine:
     def __init__(self, options):
         """Load the model."""
         torch.set_num_threads(options["threads"])
-        self.model = AutoModelForCausalLM.from_pretrained(
+        self.model: Any = AutoModelForCausalLM.from_pretrained(
             options["folder"], dtype=torch.bfloat16
         ).eval()
         self.model.generation_config.pad_token_id = 0
