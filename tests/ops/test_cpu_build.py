@@ -73,6 +73,14 @@ def test_changed_source_is_compiled_again(fake_sources):
     assert build.load_extension(isa.PORTABLE).__file__ != first
 
 
+def test_further_flags_give_a_library_of_their_own(fake_sources, monkeypatch):
+    """A sanitized build must not be taken for the ordinary one, nor the other way round."""
+    plain = build._key(isa.PORTABLE)
+    monkeypatch.setenv(build.FLAGS_VARIABLE, "-DFURTHER='a b'")
+    assert build._extra_flags() == ["-DFURTHER=a b"]
+    assert build._key(isa.PORTABLE) != plain
+
+
 def test_lock_of_a_killed_build_does_not_block(fake_sources):
     """Pins a fault of torch's loader: a build that was killed left a lock that all later ones
     waited for, forever."""

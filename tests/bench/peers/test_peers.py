@@ -15,7 +15,7 @@ from rich.console import Console
 from infopt.bench.peers.__main__ import chosen, compare, measure
 from infopt.bench.peers.arms import ARMS, Site
 from infopt.bench.peers.quality import compare as divergence
-from infopt.bench.peers.table import best_ratios, show
+from infopt.bench.peers.table import best_ratios, show, to_markdown
 from infopt.bench.peers.worker import Worker
 from infopt.errors import MeasurementError
 
@@ -122,10 +122,16 @@ def test_the_table_compares_with_the_fastest_peer():
     assert list(best_ratios(rows, "decode")) == [
         "ours / fast (the fastest peer) = 1.50 [1.50, 1.50] better"
     ]
+    rows["ours bf16"] = row(24, {"slow bf16": 2.4, "fast": 1.2})
+    rows["slow bf16"] = row(10, {})
+    assert [line.split(" = ")[0] for line in best_ratios(rows, "decode")][1:] == [
+        "ours bf16 / fast (the fastest peer)",
+        "ours bf16 / slow bf16 (the fastest bf16 peer)",
+    ]
     report = {
         "batches": {"1": rows},
         "formats": {n: {"weights": "w", "activations": "a"} for n in rows},
-        "divergence": {"ours": {"mean_kl_nats": 0.00123}, "slow": None, "fast": None},
+        "divergence": dict.fromkeys(rows) | {"ours": {"mean_kl_nats": 0.00123}},
         "left_out": ["vLLM is left out"],
     }
     out = io.StringIO()
@@ -133,6 +139,9 @@ def test_the_table_compares_with_the_fastest_peer():
     assert "0.0012" in out.getvalue()
     assert "not given" in out.getvalue()
     assert "vLLM is left out" in out.getvalue()
+    document = to_markdown(report)
+    assert "| ours | w | a | 0.0012 | 30 [30, 30] | 30 [30, 30] |" in document
+    assert "1.50 [1.50, 1.50] better" in document
 
 
 def test_missing_environments_are_named(tmp_path):

@@ -38,18 +38,53 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
         console.print(note)
 
 
+def to_markdown(report: dict[str, Any]) -> str:
+    """Return the same as tables for a document: rates, then ratios to the fastest peers."""
+    batches = list(report["batches"])
+    columns = [("decode", b) for b in batches] + [("prefill", batches[-1])]
+    head = ["engine", "weights", "activations", "KL", *(f"{p}, {b}" for p, b in columns)]
+    rows = [
+        [
+            name,
+            formats["weights"],
+            formats["activations"],
+            f"{quality['mean_kl_nats']:.4f}" if (quality := report["divergence"][name]) else "not given",
+            *(_rate(report["batches"][b][name][phase]) for phase, b in columns),
+        ]
+        for name, formats in report["formats"].items()
+    ]
+    ratios = [
+        [f"{phase}, {batch}", line]
+        for phase, batch in columns
+        for line in best_ratios(report["batches"][batch], phase)
+    ]
+    return _table(head, rows) + "\n" + _table(["", "ratio [95 % interval]"], ratios)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def best_ratios(rows: dict[str, Any], phase: str) -> Iterable[str]:
-    """Yield one line per format of ours: its ratio to the fastest peer."""
+    """Yield one line per format of ours: its ratio to the fastest peer, and to its own kind."""
     for name, row in rows.items():
         against = row[phase]["against"]
         if not against:
             continue
-        peer = max(against, key=lambda p: rows[p][phase]["tokens_per_s"])
-        ratio = against[peer]
-        yield (
-            f"{name} / {peer} (the fastest peer) = {ratio['median']:.2f} "
-            f"[{ratio['low']:.2f}, {ratio['high']:.2f}] {ratio['verdict']}"
-        )
+        for kind, peers in (("peer", list(against)), ("bf16 peer", _bf16(against))):
+            if not peers or (kind == "bf16 peer" and "bf16" not in name):
+                continue
+            peer = max(peers, key=lambda p: rows[p][phase]["tokens_per_s"])
+            ratio = against[peer]
+            yield (
+                f"{name} / {peer} (the fastest {kind}) = {ratio['median']:.2f} "
+                f"[{ratio['low']:.2f}, {ratio['high']:.2f}] {ratio['verdict']}"
+            )
+
+
+def _bf16(names: Iterable[str]) -> list[str]:
+    return [name for name in names if "bf16" in name.lower()]
 
 
 def _rate(cell: dict[str, Any]) -> str:

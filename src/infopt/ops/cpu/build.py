@@ -39,6 +39,9 @@ COMMON_FLAGS = (
     "-Wno-unknown-pragmas",
 )
 
+FLAGS_VARIABLE = "INFOPT_CPU_FLAGS"
+"""Environment variable with further flags for compiler and linker, for sanitizers and profiling."""
+
 
 def extension() -> ModuleType:
     """Return the compiled kernels for this processor, compiling them if needed.
@@ -118,6 +121,10 @@ def _compiler() -> list[str]:
     return shlex.split(os.environ.get("CXX", "c++"))
 
 
+def _extra_flags() -> list[str]:
+    return shlex.split(os.environ.get(FLAGS_VARIABLE, ""))
+
+
 def _ninja_folder() -> Path | None:
     """Return where ninja is: next to this Python (which need not be on PATH) or on PATH."""
     found = shutil.which("ninja", path=str(Path(sys.executable).parent)) or shutil.which("ninja")
@@ -136,7 +143,7 @@ def _key(isa: InstructionSet) -> str:
     version = subprocess.run(
         [*_compiler(), "--version"], capture_output=True, text=True, check=False
     ).stdout
-    parts = (*COMMON_FLAGS, *isa.flags, version, torch.__version__, sys.version)
+    parts = (*COMMON_FLAGS, *isa.flags, *_extra_flags(), version, torch.__version__, sys.version)
     digest.update("\0".join(parts).encode())
     return digest.hexdigest()[:20]
 
@@ -168,8 +175,8 @@ def _compile(name: str, isa: InstructionSet, folder: Path, library: Path) -> Non
             cpp_extension.load(
                 name,
                 [str(path) for path in _sources()],
-                extra_cflags=[*COMMON_FLAGS, *isa.flags],
-                extra_ldflags=["-fopenmp"],
+                extra_cflags=[*COMMON_FLAGS, *isa.flags, *_extra_flags()],
+                extra_ldflags=["-fopenmp", *_extra_flags()],
                 extra_include_paths=[str(source_folder() / "include")],
                 build_directory=str(folder),
             )
