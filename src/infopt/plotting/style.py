@@ -72,6 +72,7 @@ TECHNIQUE_COLORS: Mapping[str, str] = MappingProxyType(
         "chunked": SKY,
         # weight quantization
         "q4_1": BLUE,
+        "q4_1-a8": GREEN,
         "int8": GREEN,
         "w8a8": SKY,
         "int4-rtn": ORANGE,

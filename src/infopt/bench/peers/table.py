@@ -22,12 +22,11 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
     for phase, batch in columns:
         table.add_column(f"{phase}, {batch}", justify="right")
     for name, formats in report["formats"].items():
-        quality = report["divergence"][name]
         table.add_row(
             name,
             formats["weights"],
             formats["activations"],
-            f"{quality['mean_kl_nats']:.4f}" if quality else "not given",
+            _divergence(report["divergence"][name]),
             *(_rate(report["batches"][b][name][phase]) for phase, b in columns),
         )
     console.print(table)
@@ -48,7 +47,7 @@ def to_markdown(report: dict[str, Any]) -> str:
             name,
             formats["weights"],
             formats["activations"],
-            f"{quality['mean_kl_nats']:.4f}" if (quality := report["divergence"][name]) else "not given",
+            _divergence(report["divergence"][name]),
             *(_rate(report["batches"][b][name][phase]) for phase, b in columns),
         ]
         for name, formats in report["formats"].items()
@@ -89,3 +88,7 @@ def _bf16(names: Iterable[str]) -> list[str]:
 
 def _rate(cell: dict[str, Any]) -> str:
     return f"{cell['tokens_per_s']:.0f} [{cell['low']:.0f}, {cell['high']:.0f}]"
+
+
+def _divergence(quality: dict[str, float] | None) -> str:
+    return f"{quality['mean_kl_nats']:.4f}" if quality else "not given"
