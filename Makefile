@@ -36,8 +36,8 @@ unexport PYTHONPATH
 # The pipeline has the machine to itself, and there a spinning thread starts the next op sooner.
 test test-all fuzz soak sanitize: export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help install install-dev run test test-all fuzz soak sanitize lint bench-cpu peers gpu-check bench-serve-overhead \
-	format report notebook doctor clean
+.PHONY: help install install-dev run test test-all fuzz soak sanitize lint bench-cpu peers gpu-check bench-serve-overhead
+.PHONY: format report notebook doctor clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14

@@ -40,6 +40,10 @@ class ConfigError(InfoptError):
     """An engine, pipeline or command-line option is unknown or has an impossible value."""
 
 
+class WeightFormatError(ConfigError):
+    """A quantization scheme needs weights in a format that the model does not come in."""
+
+
 class SamplingParamsError(InfoptError):
     """A sampling parameter is out of range or contradicts another one."""
 

@@ -1,5 +1,6 @@
 """Running a slice: records that survive, failures that are told, nothing measured twice."""
 
+import dataclasses
 import json
 import logging
 
@@ -126,6 +127,16 @@ def test_a_failed_candidate_leaves_a_record_and_the_others_still_run(tmp_path, m
     assert read(tmp_path, "page_size.page-16").status == "ok"
     table = load_results(tmp_path)
     assert list(table["status"]).count("failed") == 1
+
+
+def test_a_weight_format_that_the_model_lacks_is_left_out(tmp_path, make_spec):
+    """The default pipeline asks for Q4_1 blocks, and other models must still get through it."""
+    formats = {"plain": {}, "blocks": {"quantization": "q4_1"}}
+    spec = dataclasses.replace(make_spec(), candidates=formats, reference="plain")
+    manifest = run_slice(spec, tmp_path)
+    assert [name.rsplit(".", 1)[1] for name in manifest["records"]] == ["plain"]
+    assert list(manifest["candidates"]) == ["plain"]
+    assert "has none" in manifest["left_out"]["blocks"]
 
 
 def test_the_next_attempt_retries_only_what_failed(tmp_path, make_spec, loaded, monkeypatch):

@@ -11,7 +11,7 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
 from infopt import LLM, SamplingParams
-from infopt.errors import ConfigError
+from infopt.errors import ConfigError, WeightFormatError
 from infopt.ops.cpu import why_not
 from infopt.ops.dispatch import OpTarget
 from infopt.quantization import SCHEMES
@@ -43,7 +43,7 @@ def test_both_schemes_are_registered():
 
 
 def test_a_checkpoint_without_such_blocks_is_refused(tiny_model_dir):
-    with pytest.raises(ConfigError, match="runs the Q4_1 blocks of a GGUF file") as caught:
+    with pytest.raises(WeightFormatError, match="runs the Q4_1 blocks of a GGUF file") as caught:
         LLM(str(tiny_model_dir("llama")), quantization="q4_1")
     assert caught.value.field == "quantization"
     assert "'none'" in str(caught.value)

@@ -27,7 +27,7 @@ from infopt.bench.paired import run_paired
 from infopt.bench.slo import SLO
 from infopt.bench.workload_types import WorkloadRequest
 from infopt.config import EngineConfig
-from infopt.errors import MeasurementError
+from infopt.errors import MeasurementError, WeightFormatError
 from infopt.experiments.arms import Arm, make_requests
 from infopt.experiments.devices import Device, measuring_device
 from infopt.experiments.machine import machine_peaks
@@ -66,6 +66,7 @@ class SliceRun:
     probes: Sequence[Probe] = ()
     records: dict[str, RunRecord] = field(default_factory=dict)
     failures: dict[str, Exception] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=fingerprint)
     requests: list[list[WorkloadRequest]] = field(default_factory=list)
 
@@ -126,8 +127,8 @@ def run_slice(
         probes: Further measurements per candidate.
 
     Returns:
-        The manifest: names of the records, the candidates' options, duration, and how many
-        records were taken over.
+        The manifest: names of the records, the candidates' options, what was left out because the
+        model does not come in its format, duration, and how many records were taken over.
 
     Raises:
         MeasurementError: Some candidates failed; all others have run and have their records.
@@ -147,9 +148,12 @@ def run_slice(
     return {
         "stage": spec.stage,
         "slice": spec.name,
-        "records": [run.records[slug].slug for slug in spec.candidates],
+        "records": [run.records[slug].slug for slug in spec.candidates if slug in run.records],
         "reference": spec.reference,
-        "candidates": {slug: dict(options) for slug, options in spec.candidates.items()},
+        "candidates": {
+            slug: dict(options) for slug, options in spec.candidates.items() if slug in run.records
+        },
+        "left_out": run.left_out,
         "device": device.name,
         "waited_s": round(device.waited_s, 3),
         "started": started,
@@ -200,6 +204,10 @@ def _measure_candidate(run: SliceRun, reference: Arm, slug: str) -> None:
             draft.comparison = comparison_section(
                 first, second, run.slo, run.spec.record_slug(reference.slug)
             )
+    except WeightFormatError as error:  # a question that this model does not have
+        run.left_out[slug] = error.message
+        run.report(slug, f"left out: {error.message}")
+        return
     except Exception as error:
         logger.exception("%s failed", run.spec.record_slug(slug))
         run.failures[slug] = error

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from infopt.errors import ConfigError
+from infopt.errors import WeightFormatError
 from infopt.models.checkpoint import Checkpoint
 from infopt.models.gguf_checkpoint import GGUFCheckpoint
 from infopt.models.linear_source import LinearSource
@@ -41,7 +41,7 @@ class StoredBlocks:
         activation_bits: 8 or 16.
 
     Raises:
-        ConfigError: If the file holds no Q4_1 tensor.
+        WeightFormatError: If the file holds no Q4_1 tensor.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ def _gguf(checkpoint: Checkpoint, scheme: str) -> GGUFCheckpoint:
     file = cast(GGUFCheckpoint, checkpoint)
     linear = [n for n in checkpoint.names() if n.endswith("_proj.weight")]
     if checkpoint.format != "gguf" or "Q4_1" not in {file.raw(n)[0] for n in linear}:
-        raise ConfigError(
+        raise WeightFormatError(
             f"quantization={scheme!r} runs the Q4_1 blocks of a GGUF file, and "
             f"{checkpoint.path.name} has none.",
             field="quantization",
