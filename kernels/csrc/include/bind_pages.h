@@ -52,6 +52,8 @@ inline void check_tables(const AttentionArgs& a, int64_t num_tokens, int64_t num
   for (int64_t i = 0; i < a.num_prefills; ++i) {
     const int64_t begin = a.prefill_starts[i], end = a.prefill_starts[i + 1];
     TORCH_CHECK_VALUE(begin == next && end > begin, "prefill_starts must rise from num_decodes");
+    TORCH_CHECK_VALUE(end <= num_tokens, "the sequences hold ", end, " tokens, q has ",
+                      num_tokens);
     check(a.num_decodes + i, begin, end);
     next = end;
   }
