@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from infopt.kernels.triton_ops import products
-from infopt.kernels.triton_ops.common import check, dot_type
+from infopt.kernels.triton_ops.common import check
 
 
 @triton.jit
@@ -69,26 +69,4 @@ def int8_linear(
     num_outputs, num_inputs = codes.shape
     products.check_activations(x, num_inputs)
     products.check_weight(x, scale, (num_outputs,), bias, num_outputs, ("codes", codes))
-    out = torch.empty((x.shape[0], num_outputs), dtype=x.dtype, device=x.device)
-    if out.numel() == 0:
-        return out
-    shape = products.product_shape(x.dtype, x.shape[0])
-    int8_linear_kernel[products.grid(x.shape[0], num_outputs, shape)](
-        x,
-        codes,
-        scale,
-        scale if bias is None else bias,
-        out,
-        x.shape[0],
-        num_outputs,
-        num_inputs,
-        x.stride(0),
-        HAS_BIAS=bias is not None,
-        DOT=dot_type(x.dtype),
-        BLOCK_M=shape.rows,
-        BLOCK_N=shape.outputs,
-        BLOCK_K=shape.inputs,
-        num_warps=shape.num_warps,
-        num_stages=shape.num_stages,
-    )
-    return out
+    return products.launch_scaled(int8_linear_kernel, x, codes, scale, bias)

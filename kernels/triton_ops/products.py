@@ -9,6 +9,7 @@ on that row alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -19,6 +20,7 @@ from infopt.kernels.triton_ops.common import (
     check,
     check_contiguous,
     check_rows_contiguous,
+    dot_type,
     refuse,
     round_to,
 )
@@ -75,6 +77,51 @@ def product_shape(dtype: torch.dtype, num_rows: int) -> ProductShape:
 def grid(num_rows: int, num_outputs: int, shape: ProductShape) -> tuple[int, int]:
     """Return the programs of a product."""
     return triton.cdiv(num_rows, shape.rows), triton.cdiv(num_outputs, shape.outputs)
+
+
+def launch_scaled(
+    kernel: Any,
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> torch.Tensor:
+    """Multiply with a weight that has one scale per output; arguments are checked already.
+
+    Args:
+        kernel: Multiplies a tile; takes what `int8_linear_kernel` takes.
+        x: ``(num_rows, in_features)``; rows may be strided.
+        codes: ``(out_features, in_features)`` in a type of one byte.
+        scale: float32 or float16 ``(out_features,)``.
+        bias: ``(out_features,)`` or None.
+
+    Returns:
+        ``(num_rows, out_features)`` in the type of ``x``.
+    """
+    num_outputs, num_inputs = codes.shape
+    out = torch.empty((x.shape[0], num_outputs), dtype=x.dtype, device=x.device)
+    if out.numel() == 0:
+        return out
+    shape = product_shape(x.dtype, x.shape[0])
+    kernel[grid(x.shape[0], num_outputs, shape)](
+        x,
+        codes,
+        scale,
+        scale if bias is None else bias,
+        out,
+        x.shape[0],
+        num_outputs,
+        num_inputs,
+        x.stride(0),
+        HAS_BIAS=bias is not None,
+        DOT=dot_type(x.dtype),
+        BLOCK_M=shape.rows,
+        BLOCK_N=shape.outputs,
+        BLOCK_K=shape.inputs,
+        num_warps=shape.num_warps,
+        num_stages=shape.num_stages,
+    )
+    return out
 
 
 def check_activations(x: torch.Tensor, in_features: int) -> None:

@@ -44,18 +44,16 @@ class LinearSource:
         """Canonical names of the weights, in the order of the rows."""
         return [f"{part}.weight" for part in self.parts]
 
-    def weight(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Read the weight, ``(out_features, in_features)``, in the compute type or another."""
-        return self._packed(self.weight_names, dtype or self.dtype)
+    def weight(self) -> torch.Tensor:
+        """Read the weight, ``(out_features, in_features)``, in the compute type."""
+        return self._packed(self.weight_names)
 
     def bias(self) -> torch.Tensor | None:
         """Read the bias, ``(out_features,)``, if there is one."""
-        return (
-            self._packed([f"{p}.bias" for p in self.parts], self.dtype) if self.has_bias else None
-        )
+        return self._packed([f"{p}.bias" for p in self.parts]) if self.has_bias else None
 
-    def _packed(self, names: Sequence[str], dtype: torch.dtype) -> torch.Tensor:
-        tensors = [self.weights.get(name, dtype).to(self.device) for name in names]
+    def _packed(self, names: Sequence[str]) -> torch.Tensor:
+        tensors = [self.weights.get(name, self.dtype).to(self.device) for name in names]
         return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from infopt.models.checkpoint import Checkpoint
-from infopt.models.linear_source import LinearFactory, LinearSource
+from infopt.models.linear_source import LinearSource
 from infopt.ops import OpSet
 from infopt.ops.linear import Linear
 from infopt.registry import Registry
@@ -92,14 +92,3 @@ def make_scheme(
     """
     importlib.import_module("infopt.quantization.stored")
     return SCHEMES.get(name)(checkpoint, ops, device, dtype)
-
-
-__all__ = [
-    "SCHEMES",
-    "DenseScheme",
-    "LinearFactory",
-    "Scheme",
-    "SchemeMaker",
-    "SchemeReport",
-    "make_scheme",
-]
