@@ -1,8 +1,10 @@
-"""``infopt serve`` as a process of its own, and what its ``/metrics`` say."""
+"""``infopt serve`` as a process of its own, and what its ``/metrics`` say.
+
+A server never outlives the process that started it, however that one ends.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
@@ -13,77 +15,135 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import httpx
+
 from infopt.bench.raw_http import Address, get
 from infopt.errors import MeasurementError
 
 _START_S = 180.0
 _STOP_S = 60.0
-_COMMAND = (sys.executable, "-c", "from infopt.cli import app; app()", "serve")
+_POLL_S = 0.05
+_LOG_LINES = 15
+
+# Standard input is a pipe that nobody writes to: it ends when the starting process ends, even by a
+# SIGKILL, which leaves no time for tidying up. The command line is a layer above this module.
+_COMMAND = """
+import os, signal, threading
+def end_with_the_starter():
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread(target=end_with_the_starter, daemon=True).start()
+from infopt.cli import app
+app(prog_name="infopt")
+"""
+
+
+class ServerDiedError(MeasurementError):
+    """The server ended, or never came up; the message holds its last words."""
 
 
 class ServerProcess:
     """A server that runs.
 
     Args:
-        arguments: As ``infopt serve`` takes them; the port is chosen here.
+        arguments: As ``infopt serve`` takes them.
         environment: Variables beside those of this process.
+        port: Port on loopback; 0 takes a free one.
+        log_path: File for what it prints (default: a temporary one).
 
     Attributes:
-        address: Where it listens, once `wait_until_ready` has returned.
+        process: The process.
+        log_path: What it has printed.
+        url: Where it answers, once `wait_until_ready` has returned.
     """
 
-    address: Address
+    url: str
 
     def __init__(
-        self, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        port: int = 0,
+        log_path: Path | None = None,
     ) -> None:
         """Start it; it is not ready yet."""
         self._folder = tempfile.TemporaryDirectory(prefix="infopt-serve-")
-        self._log = Path(self._folder.name) / "log.txt"
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*_COMMAND, *arguments, "--port", "0"],
+        self.log_path = log_path or Path(self._folder.name) / "log.txt"
+        surroundings = {"COLUMNS": "1000", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _COMMAND, "serve", *arguments, "--port", str(port)],
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"COLUMNS": "300", "TERM": "dumb"} | dict(environment or {}),
+                env=os.environ | surroundings | dict(environment or {}),
             )
+
+    @property
+    def address(self) -> Address:
+        """Host and port of its URL."""
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        return Address(host, int(port))
 
     @property
     def pid(self) -> int:
         """Process id."""
-        return self._process.pid
+        return self.process.pid
 
     @property
     def words(self) -> str:
         """All it has written."""
-        return self._log.read_text("utf-8", errors="replace")
+        return self.log_path.read_text("utf-8", errors="replace")
 
-    def wait_until_ready(self) -> None:
+    def check(self) -> None:
+        """Refuse to go on without it.
+
+        Raises:
+            ServerDiedError: It has ended.
+        """
+        if self.process.poll() is not None:
+            raise self._died("The server died")
+
+    def wait_until_ready(self, timeout_s: float = _START_S) -> None:
         """Wait until it answers requests.
 
         Raises:
-            MeasurementError: If it ends, or is not ready within three minutes.
+            ServerDiedError: It ends, or is not ready in time; with its last words.
         """
-        deadline_s = time.monotonic() + _START_S
-        while time.monotonic() < deadline_s and self._process.poll() is None:
-            found = re.search(r"serving .+ at http://(\S+):(\d+)/v1", self.words)
-            if found:
-                self.address = Address(found[1], int(found[2]))
-                if asyncio.run(get(self.address, "/health"))[0] == 200:
-                    return
-            time.sleep(0.1)
-        raise MeasurementError(f"The server did not start: {self.words.strip() or 'no word'}")
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            # Announced behind "at" by the server itself: with port 0 nobody else knows the port.
+            found = re.search(r"\bat (http://\S+)/v1", self.words)
+            if self.process.poll() is not None:
+                raise self._died("The server did not start")
+            if found and _is_ready(found[1]):
+                self.url = found[1]
+                return
+            time.sleep(_POLL_S)
+        raise self._died(f"The server was not ready after {timeout_s:g} s")
 
-    def stop(self) -> int:
+    def stop(self, timeout_s: float = _STOP_S) -> int:
         """Ask it to go and return its exit code; kill it if it does not."""
-        self._process.terminate()
+        self.process.terminate()
         try:
-            return self._process.wait(_STOP_S)
+            return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
+            self.process.kill()
+            return self.process.wait()
         finally:
+            if self.process.stdin is not None:
+                self.process.stdin.close()
             self._folder.cleanup()
+
+    def _died(self, what: str) -> ServerDiedError:
+        code, lines = self.process.poll(), self.words.splitlines()[-_LOG_LINES:]
+        return ServerDiedError(
+            f"{what} (exit code {code}). Its last lines:\n" + "\n".join(lines),
+            field="serving",
+            value=code,
+            remedy=f"All of them: {self.log_path}",
+        )
 
 
 @contextlib.contextmanager
@@ -99,6 +159,13 @@ def serve(*arguments: str, environment: Mapping[str, str] | None = None) -> Iter
         yield process
     finally:
         process.stop()
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=5, trust_env=False).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
 
 
 async def read_metrics(address: Address) -> dict[str, float]:
