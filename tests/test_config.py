@@ -15,6 +15,7 @@ BAD = {
     "dtype": ["fp32", None, 5, ["float32"]],
     "device": ["gpu"],
     "backend": ["fast"],
+    "cuda_graphs": ["on", True, None],
     "scheduling": ["dynamic"],
     "preemption": ["drop"],
     "max_num_seqs": [0, -1, 1.5, True, "8", None],

@@ -19,6 +19,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda"]
 Scheduling = Literal["continuous", "static", "static_padded"]
 Preemption = Literal["recompute", "swap"]
+CudaGraphs = Literal["auto", "off"]
 BackendName = Literal["auto", "reference", "cpu", "triton", "flash-attn"]
 
 
@@ -31,8 +32,12 @@ class EngineConfig:
         dtype: Compute type. ``auto`` is bfloat16 where the hardware multiplies it, else float32.
             Bit-level batch invariance is promised for float32 only.
         device: ``auto`` takes CUDA when a GPU is visible, else the CPU.
-        quantization: Weight scheme; ``none`` runs the float weights.
+        quantization: Weight scheme; ``none`` runs the weights as they are stored.
+        calibration: Text for schemes that are calibrated: ``domain`` (mixed, docs, code, random),
+            ``num_sequences``, ``length``, ``seed``; default is 32 mixed sequences of 256 tokens.
         backend: Which kernels to prefer; a slower path is announced and recorded.
+        cuda_graphs: ``auto`` replays decode steps from captured graphs on a CUDA device; ``off``
+            launches every kernel from Python.
         scheduling: ``continuous`` admits requests every step; ``static`` waits until a batch has
             finished before it admits the next; ``static_padded`` also pads prompts and keeps
             finished rows computing, as classic fixed batches do.
@@ -56,7 +61,9 @@ class EngineConfig:
     dtype: Dtype = "auto"
     device: Device = "auto"
     quantization: str = "none"
+    calibration: Mapping[str, Any] | None = None
     backend: BackendName = "auto"
+    cuda_graphs: CudaGraphs = "auto"
     scheduling: Scheduling = "continuous"
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 512
@@ -110,6 +117,13 @@ class EngineConfig:
                     field=name,
                     value=getattr(self, name),
                 )
+        if self.calibration is not None and not isinstance(self.calibration, Mapping):
+            raise ConfigError(
+                f"calibration must be a mapping of options, got {self.calibration!r}.",
+                field="calibration",
+                value=self.calibration,
+                remedy="Example: {'domain': 'docs', 'num_sequences': 32}.",
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens={self.max_num_batched_tokens} is smaller than "
@@ -155,6 +169,7 @@ _CHOICES: dict[str, Any] = {
     "dtype": Dtype,
     "device": Device,
     "backend": BackendName,
+    "cuda_graphs": CudaGraphs,
     "scheduling": Scheduling,
     "preemption": Preemption,
 }

@@ -14,7 +14,6 @@ from infopt.bench.roofline import (
     step_cost,
 )
 from infopt.bench.roofline_log import phase_of, summarize_roofline
-from infopt.bench.roofline_ops import op_rooflines
 from infopt.errors import MeasurementError
 from infopt.models.config import ModelConfig
 
@@ -209,50 +208,3 @@ def test_a_log_without_such_steps_has_no_summary(make_step) -> None:
     assert summarize_roofline([], SMOLLM2, FP16, H100) is None
     step = make_step(num_decode_tokens=1, duration_s=1.0)
     assert summarize_roofline([step], SMOLLM2, FP16, H100, phase="prefill") is None
-
-
-def test_ops_of_a_step_add_up_to_the_step(make_step) -> None:
-    batch, context = 8, 500
-    step = make_step(
-        num_decode_tokens=batch,
-        num_logit_rows=batch,
-        num_context_tokens=batch * context,
-        num_attention_pairs=batch * context,
-    )
-    cost = step_cost(step, SMOLLM2, FP16)
-    ops = op_rooflines(SMOLLM2, FP16, H100, [batch], context_tokens=context, activation_bytes=0.0)
-    assert sum(o.flops for o in ops) == cost.flops
-    assert sum(o.num_bytes for o in ops) == cost.weight_bytes + cost.kv_read_bytes
-
-
-def test_intensity_of_linear_layers_grows_with_the_batch() -> None:
-    """About 2 B / bytes per weight FLOP per byte: B in bf16, 4 B in int4."""
-    for weight_bytes in (2.0, 0.5):
-        ops = op_rooflines(
-            LLAMA_2_7B, Precision(weight_bytes, 2), H100, [1, 16, 512], activation_bytes=2
-        )
-        qkv = [o for o in ops if o.op == "qkv"]
-        for op in qkv[:2]:
-            expected = 2 * op.num_seqs / weight_bytes
-            assert op.intensity_flops_per_byte == pytest.approx(expected, rel=0.05)
-        assert [o.bound for o in qkv] == ["memory", "memory", "compute"]
-        attention = {o.intensity_flops_per_byte for o in ops if o.op == "attention"}
-        assert max(attention) == pytest.approx(min(attention))  # batching never helps there
-        assert all(o.bound == "memory" for o in ops if o.op == "attention")
-
-
-def test_window_layers_bound_attention() -> None:
-    kinds = ("window", "full")
-    config = decoder(2, 64, 128, 4, 2, 16, 320, layer_kinds=kinds, sliding_window=24)
-    ops = op_rooflines(config, FP16, H100, [1], context_tokens=1000, activation_bytes=0)
-    attention = next(o for o in ops if o.op == "attention")
-    assert attention.flops == 4 * 64 * (1000 + 24)
-    short = op_rooflines(config, FP16, H100, [1], context_tokens=10)
-    assert next(o for o in short if o.op == "attention").flops == 4 * 64 * 20
-
-
-def test_ops_without_peaks_have_no_bound() -> None:
-    ops = op_rooflines(SMOLLM2, FP16, MachinePeaks(1e11, None), [1])
-    assert {o.bound for o in ops} == {None}
-    assert {o.op for o in ops} == {"qkv", "o", "gate_up", "down", "head", "attention"}
-    assert ops[0].to_dict()["num_seqs"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any
@@ -23,7 +24,16 @@ from infopt.engine.sampler import (
     sample,
     uniform,
 )
+from infopt.ops import resolve_ops, sampling
 from infopt.sampling_params import SamplingParams
+
+
+@pytest.fixture(autouse=True, params=["reference", "auto"])
+def _each_way_to_draw(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run every test with the reference and with what this machine's engine gets."""
+    ops = resolve_ops(request.param, torch.device("cpu"), torch.float32)
+    drawing = functools.partial(sampler.sample, draw=ops.draw_tokens)
+    monkeypatch.setitem(globals(), "sample", drawing)
 
 
 def row(
@@ -158,9 +168,9 @@ def test_top_p_over_a_large_flat_vocabulary(
     """The quick look at 1024 candidates and the full sort keep the same set."""
     logits = torch.randn(1, vocab_size, generator=torch.Generator().manual_seed(1)) * spread
     quick = kept(logits, top_p=top_p)
-    monkeypatch.setattr(sampler, "_CANDIDATES", 10**9)
+    monkeypatch.setattr(sampling, "_CANDIDATES", 10**9)
     assert quick == kept(logits, top_p=top_p)
-    monkeypatch.setattr(sampler, "_CANDIDATES", 1)
+    monkeypatch.setattr(sampling, "_CANDIDATES", 1)
     assert quick == kept(logits, top_p=top_p)
     mass = torch.softmax(logits, -1)[0].double()
     assert mass[quick].sum() >= top_p * (1 - 1e-6)
@@ -172,12 +182,12 @@ def test_rounding_between_the_two_top_p_paths_does_not_keep_everything(monkeypat
     """Pins: where the sum of the candidates reached the share but their running sum did not, by
     one rounding, all tokens were kept.
     """
-    monkeypatch.setattr(sampler, "_CANDIDATES", 100)
+    monkeypatch.setattr(sampling, "_CANDIDATES", 100)
     generator = torch.Generator().manual_seed(3)
     for _ in range(200):
         probs = torch.rand(2000, generator=generator, dtype=torch.float64)
         share = float(probs.topk(100).values.sum() / probs.sum())
-        sampler._keep_mass(probs, share)
+        sampling._keep_mass(probs, share)
         assert 100 <= int((probs > 0).sum()) <= 101
 
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from infopt.bench.op_times import BETWEEN
+from infopt.bench.roofline_ops import OPS
 from infopt.experiments import baseline, select
 from infopt.experiments.choose import choose_slice, collect_stage
 from infopt.experiments.recommend import choose_finalist, recommend
@@ -62,6 +64,15 @@ def test_the_baseline_measures_steps_and_single_requests(tmp_path, make_spec):
     lengths = {len(v) for k, v in record.samples.items() if k.startswith("decode_")}
     assert lengths == {3}
     assert record.samples["decode_bytes"] == sorted(record.samples["decode_bytes"])
+    ops = {k: v for k, v in record.samples.items() if k.startswith("ops.")}
+    assert ops["ops.num_tokens"] == [1, 128]  # 8 and 32 sequences are beyond max_num_seqs
+    assert ops["ops.num_cached"] == [127, 0]
+    assert {len(values) for values in ops.values()} == {2}
+    assert {k.split(".")[1] for k in ops if k.endswith("measured_s")} == {*OPS, BETWEEN}
+    assert min(ops["ops.gate_up.measured_s"]) > 0
+    assert ops["ops.gate_up.flops"][1] == 128 * ops["ops.gate_up.flops"][0]
+    weights = 3 * 64 * 2 * 128 * 4  # layers, inputs, outputs, bytes
+    assert ops["ops.gate_up.bytes"][0] == weights + 3 * (64 + 256) * 4
     assert record.extra["single_num_requests"] == 3  # three rounds of one request
     assert record.extra["single_tpot_p50_s"] > 0
     assert record.quality is None  # this slice asks for no tier

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from infopt.errors import CheckpointError, UnsupportedModelError
 from infopt.models.checkpoint import open_checkpoint
 from infopt.models.safetensors_checkpoint import INDEX_NAME, SafetensorsCheckpoint
+from infopt.models.tensor_names import linear_layers
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
 NORM = "model.norm.weight"
@@ -256,3 +257,26 @@ def test_a_folder_without_config_is_reported(folder):
 def test_asking_for_an_unknown_tensor_is_an_error(folder):
     with pytest.raises(CheckpointError, match=r"no tensor 'model\.nothing'"):
         open_checkpoint(folder).get("model.nothing")
+
+
+def test_float_weights_are_not_coded(tiny_model_dir):
+    checkpoint = open_checkpoint(tiny_model_dir("llama", tie_word_embeddings=True))
+    linears = linear_layers(checkpoint.config)
+    assert len(linears) == 21
+    assert checkpoint.coded_layers == []
+    assert {checkpoint.coded(layer) for layer in linears} == {None}
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
+def test_stored_tensors_are_given_bit_by_bit(tiny_model_dir, stored):
+    """What is written again must not pass through 1 + w and back."""
+    folder = tiny_model_dir("gemma3_text", dtype=stored)
+    exact = load_file(folder / "model.safetensors")
+    checkpoint = open_checkpoint(folder)
+    for name in checkpoint.names():
+        found = checkpoint.stored(name)
+        assert found is not None
+        assert found.dtype == stored
+        assert torch.equal(found, exact[name]), name
+    with pytest.raises(CheckpointError, match="no tensor 'x'"):
+        checkpoint.stored("x")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
 from infopt.ops import ForwardContext, GroupContext, KVPages, resolve_ops
+from infopt.ops.cpu.fp8 import Fp8Linear
 from infopt.ops.cpu.layer_stack import CppStack, load_layer_stack
 from infopt.ops.cpu.linear import PackedLinear
-from infopt.ops.cpu.quantized import CodeLinear
+from infopt.ops.cpu.quantized import CodeLinear, DynamicInt8Linear
 from infopt.ops.layer_stack import LayerWeights, OpByOpStack, StackSpec
 from infopt.ops.linear import DenseLinear
 from infopt.ops.rotary import HeadNorms
@@ -59,6 +61,27 @@ def coded(weight: torch.Tensor, bias: torch.Tensor | None) -> CodeLinear:
     groups = -(-weight.shape[1] // 32)
     scale = torch.full((weight.shape[0], groups), 1 / 40)
     return CodeLinear(codes, scale, scale * -8, bias, code_bits=4, group_size=32)
+
+
+def narrow(weight: torch.Tensor, bias: torch.Tensor | None) -> CodeLinear:
+    codes = (weight.float() * 20 + 4).round().clamp(0, 7).to(torch.uint8)
+    groups = -(-weight.shape[1] // 32)
+    scale = torch.full((weight.shape[0], groups), 1 / 20)
+    return CodeLinear(codes, scale, scale * -4, bias, code_bits=3, group_size=32)
+
+
+def static(weight: torch.Tensor, bias: torch.Tensor | None) -> DynamicInt8Linear:
+    codes = (weight.float() * 200).round().clamp(-127, 127).to(torch.int8)
+    scale = torch.full((weight.shape[0],), 1 / 200)
+    return DynamicInt8Linear(codes, scale, bias, activation_scale=0.03)
+
+
+def float8(weight: torch.Tensor, bias: torch.Tensor | None, **how: int) -> Fp8Linear:
+    codes = (weight.float() * 64).to(torch.float8_e4m3fn)
+    return Fp8Linear(codes, torch.full((weight.shape[0],), 1 / 64), bias, **how)
+
+
+float8_rounded = partial(float8, activation_bits=8)
 
 
 @pytest.fixture
@@ -154,7 +177,7 @@ def fused(case: Case) -> CppStack:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("linear", [dense, coded])
+@pytest.mark.parametrize("linear", [dense, coded, narrow, static, float8, float8_rounded])
 @pytest.mark.parametrize("options", [{}, {"has_bias": True}, {"head_norms": True}])
 def test_has_the_bits_of_the_single_ops(make_case, dtype, linear, options):
     case = make_case(dtype, linear=linear, **options)

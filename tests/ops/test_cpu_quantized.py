@@ -64,7 +64,7 @@ def dense(codes, scale, offset, group_size):
     rows=st.one_of(st.integers(0, 9), st.sampled_from([15, 16, 17, 31, 33, 50])),
     in_features=st.integers(1, 300),
     out_features=st.integers(1, 100),
-    code_bits=st.sampled_from([4, 8]),
+    code_bits=st.sampled_from([2, 3, 4, 8]),
     group_size=st.sampled_from([32, 64, 96, 128, 320]),
     activation_bits=st.sampled_from([8, 16]),
     dtype=st.sampled_from(DTYPES),
@@ -141,6 +141,27 @@ def test_q4_1_blocks(cpu_isa, rows):
     assert linear.num_bytes == 64 * 576 * 5 // 8  # 5 bits a weight
 
 
+@pytest.mark.parametrize("code_bits", [2, 3])
+@pytest.mark.parametrize("activation_bits", [8, 16])
+@pytest.mark.parametrize("rows", [1, 6, 40])
+def test_two_and_three_bits(cpu_isa, code_bits, activation_bits, rows):
+    """Each code of a whole row in its own place, and no more memory than the bits say."""
+    generator = torch.Generator().manual_seed(rows)
+    codes = torch.randint(0, 2**code_bits, (64, 576), generator=generator).to(torch.uint8)
+    scale, offset = (torch.randn(2, 64, 9, generator=generator) / 16).half()
+    linear = CodeLinear(
+        codes, scale, offset,
+        code_bits=code_bits, group_size=64, activation_bits=activation_bits,
+    )  # fmt: skip
+    x = torch.randn(rows, 576, generator=generator)
+    weight = dense(codes, scale, offset, 64)
+    assert_close(linear(x), x, weight, None, activation_bits, 64)
+    assert linear.num_bytes == 64 * 576 * code_bits // 8 + 64 * 9 * 4
+    one_hot = torch.zeros(576, 576)
+    one_hot.fill_diagonal_(127.0)  # a code of 127 and a step of 1: the weights themselves
+    assert_close(linear(one_hot), one_hot, weight, None, activation_bits, 64)
+
+
 def test_sixteen_bit_activations_are_finer_than_bfloat16(cpu_isa):
     """What the two planes are for: the product is closer to exact than with bfloat16 inputs."""
     torch.manual_seed(0)
@@ -154,7 +175,7 @@ def test_sixteen_bit_activations_are_finer_than_bfloat16(cpu_isa):
 
 
 @pytest.mark.parametrize("group_size", [32, 64, 96])
-@pytest.mark.parametrize("code_bits", [4, 8])
+@pytest.mark.parametrize("code_bits", [2, 3, 4, 8])
 def test_many_bfloat16_rows(cpu_isa, group_size, code_bits):
     """From half a group's worth of rows on another path may run; the result is as close."""
     codes = torch.randint(0, 2**code_bits, (70, 200)).to(torch.uint8)

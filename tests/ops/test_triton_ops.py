@@ -76,6 +76,35 @@ def test_mixed_batch(attention, make_batch, dtype, window, softcap):
     assert_close(make_batch(MIXED, dtype=dtype, window=window), attention, softcap)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", [None, 20])
+def test_a_bound_of_the_context_gives_the_bits_of_the_context(
+    attention, make_batch, exact_dot, dtype, window
+):
+    """Captured steps launch for the longest context of their bucket and for rows of padding."""
+    lengths = [(1, 1), (70, 1), (300, 1)]
+    batch = to_device(make_batch(lengths, dtype=dtype, window=window))
+    exact = batch.attend(attention)
+    rows, pages = len(lengths) + 2, batch.group.block_tables.shape[1] + 40
+    tables = torch.zeros((rows, pages), dtype=torch.int32, device=DEVICE)
+    tables[: len(lengths), : batch.group.block_tables.shape[1]] = batch.group.block_tables
+    positions = torch.zeros(rows, dtype=torch.int64, device=DEVICE)
+    positions[: len(lengths)] = batch.ctx.positions
+    q = torch.ones((rows, *batch.q.shape[1:]), dtype=dtype, device=DEVICE)
+    q[: len(lengths)] = batch.q
+    group = dataclasses.replace(batch.group, block_tables=tables)
+    ctx = dataclasses.replace(
+        batch.ctx,
+        positions=positions,
+        query_starts=list(range(rows + 1)),
+        context_lens=[pages * batch.pages.block_size] * rows,
+        num_decodes=rows,
+        shared={},
+    )
+    wide = dataclasses.replace(batch, q=q, ctx=ctx, group=group).attend(attention)
+    assert torch.equal(wide[: len(lengths)], exact)
+
+
 @settings(
     max_examples=6,
     deadline=None,

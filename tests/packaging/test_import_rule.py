@@ -38,7 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("llm",),
     ("bench", "evals", "energy", "plotting", "notebooks"),
     ("select",),
-    ("experiments", "serve"),
+    ("experiments", "serve", "training"),
     ("cli", "doctor"),
 )
 """Lowest first; some of the packages are planned and not there yet. A package imports from lower

@@ -105,6 +105,24 @@ def make_steps() -> pd.DataFrame:
     return table
 
 
+def make_ops() -> pd.DataFrame:
+    """Three ops of two steps on a machine of 100 GB/s and 1 TFLOP/s; one has no limit."""
+    rows = []
+    for step, scale in (("decode of 1", 1.0), ("prefill of 128", 16.0)):
+        work = {"gate_up": (4e7, 4e7 * scale), "norm": (1e5 * scale, 5e4 * scale)}
+        for op, (moved, flops) in work.items():
+            least = max(moved / 1e11, flops / 1e12)
+            row = {"step": step, "op": op, "measured_s": 2 * least, "predicted_s": least}
+            rows.append(row | {"bytes": moved, "flops": flops})
+        rows.append({"step": step, "op": "between", "measured_s": 2e-4 * scale})
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture
+def ops() -> pd.DataFrame:
+    return make_ops()
+
+
 @pytest.fixture
 def runs() -> pd.DataFrame:
     return make_runs()
@@ -137,6 +155,8 @@ PLOTS: dict[str, Callable[..., Any]] = {
     "throughput_vs_batch": lambda **k: plotting.throughput_vs_batch(make_runs(), **k),
     "ratio_forest": lambda **k: plotting.ratio_forest(make_ratios(), **k),
     "roofline": lambda **k: plotting.roofline(make_runs(), 85e9, 974e9, **k),
+    "op_roofline": lambda **k: plotting.op_roofline(make_ops(), 1e11, 1e12, **k),
+    "op_shares": lambda **k: plotting.op_shares(make_ops(), **k),
     "ecdf": lambda **k: plotting.ecdf(make_samples(), limit=0.2, **k),
     "goodput_curve": lambda **k: plotting.goodput_curve(
         make_runs(), group="config.scheduling", **k

@@ -184,6 +184,38 @@ def test_roofline_points_lie_where_the_counts_say(runs: pd.DataFrame) -> None:
             plotting.roofline(runs, **wrong)
 
 
+def test_ops_lie_under_the_roof_by_their_counts(ops: pd.DataFrame) -> None:
+    ax = plotting.op_roofline(ops, 1e11, 1e12)
+    points = [line for line in ax.lines if line.get_linestyle() == "None" and len(line.get_xdata())]
+    found = [(line.get_xdata()[0], line.get_ydata()[0]) for line in points]
+    counted = ops.dropna()
+    achieved = counted["flops"] / counted["measured_s"] / 1e9
+    expected = zip(counted["flops"] / counted["bytes"], achieved, strict=True)
+    assert found == [pytest.approx(point) for point in expected]
+    assert len({str(line.get_marker()) for line in points}) == 2
+    assert len({line.get_color() for line in points}) == 2
+    labels = ax.get_legend_handles_labels()[1]
+    assert labels == ["gate_up", "norm", "decode of 1", "prefill of 128"]
+    assert title(ax).startswith("gate_up is furthest beyond its limit: 0.64 ms in a step (prefill")
+    for wrong in ({"bandwidth": 0, "flops": 1}, {"bandwidth": 1, "flops": float("nan")}):
+        with pytest.raises(ResultError, match="must be positive"):
+            plotting.op_roofline(ops, **wrong)
+
+
+def test_bars_of_ops_fill_the_step_and_show_what_limits_explain(ops: pd.DataFrame) -> None:
+    ax = plotting.op_shares(ops)
+    bars = [bar for bar in ax.patches if bar.get_width() > 0]
+    whole, least = (ops.groupby("step", sort=False)[c].sum() for c in ("measured_s", "predicted_s"))
+    expected = (100 * least / whole).tolist()
+    for row in (0, 1):
+        own = [bar for bar in bars if round(bar.get_y() + bar.get_height() / 2) == row]
+        assert sum(b.get_width() for b in own if b.get_alpha() is not None) == pytest.approx(100)
+        full = sum(b.get_width() for b in own if b.get_alpha() is None)
+        assert full == pytest.approx(expected[row])
+    low, high = sorted(expected)
+    assert title(ax) == f"The limits explain {low:.0f}% to {high:.0f}% of a step's time"
+
+
 def test_steps_are_split_by_kind_and_part(steps: pd.DataFrame) -> None:
     ax = plotting.step_breakdown(steps)
     assert [t.get_text() for t in ax.get_yticklabels()] == [
@@ -228,6 +260,7 @@ def test_tables_show_units_intervals_and_gaps(runs: pd.DataFrame) -> None:
         (lambda runs: plotting.bars_with_interval(runs.iloc[-1:], RATE), RATE),
         (plotting.ratio_forest, "comparison.output_tokens_per_s.verdict"),
         (plotting.step_breakdown, "duration_s"),
+        (plotting.op_shares, "step"),
         (lambda runs: plotting.ecdf(runs.iloc[:0].assign(value=1.0)), "value"),
         (lambda runs: plotting.results_table(runs, ["x.y"]), "x.y"),
     ],

@@ -23,7 +23,7 @@ config.update(CONFIG)
 RESULTS = CONFIG["results_dir"]
 MODEL = model_name(CONFIG["model"], RESULTS)
 IS_CUDA = CONFIG["engine"].get("device") == "cuda"
-STAGES = ("baseline", "batching")
+STAGES = ("baseline", "batching", "quantization")
 ENV = "../../envs/cuda.yaml" if IS_CUDA else "../../envs/cpu.yaml"
 
 # Timing jobs never overlap, whatever the command line says: a resource that no option limits is
@@ -49,7 +49,9 @@ def spec_json(stage, name):
         spec = select_spec(CONFIG, name)
     else:
         spec = slice_spec(CONFIG, stage, name)
-    return spec.with_model(MODEL).to_json()
+    # A slice with a model of its own keeps it.
+    own = spec.model != CONFIG["model"]
+    return (spec if own else spec.with_model(MODEL)).to_json()
 
 
 def stage_specs(stage):

@@ -9,10 +9,12 @@ rule execute_notebook:
         model=rules.fetch_model.output[0],
         baseline=rules.baseline_table.output.table,
         batching=rules.batching_table.output.table,
+        quantization=rules.quantization_table.output.table,
         serving=rules.serving_table.output.table,
         chosen=[
             rules.baseline_table.output.chosen,
             rules.batching_table.output.chosen,
+            rules.quantization_table.output.chosen,
             rules.serving_table.output.chosen,
         ],
         recommendation=rules.recommend.output.recommendation,
@@ -50,6 +52,7 @@ rule run_summary:
         manifests=[
             *manifests("baseline"),
             *manifests("batching"),
+            *manifests("quantization"),
             *manifests("serving"),
             rules.finalists.output.manifest,
             rules.validation.output.manifest,

@@ -4,7 +4,11 @@
 rule finalists:
     input:
         model=rules.fetch_model.output[0],
-        chosen=[rules.baseline_table.output.chosen, rules.batching_table.output.chosen],
+        chosen=[
+            rules.baseline_table.output.chosen,
+            rules.batching_table.output.chosen,
+            rules.quantization_table.output.chosen,
+        ],
     output:
         manifest=f"{RESULTS}/slices/select/finalists.json",
     log:
@@ -30,7 +34,11 @@ rule finalists:
 
 rule choose_finalist:
     input:
-        manifests=[rules.finalists.output.manifest, *manifests("baseline")],
+        manifests=[
+            rules.finalists.output.manifest,
+            *manifests("baseline"),
+            *manifests("quantization"),
+        ],
     output:
         f"{RESULTS}/chosen/select.yaml",
     log:

@@ -4,7 +4,11 @@
 use rule baseline_slice as serving_slice with:
     input:
         model=rules.fetch_model.output[0],
-        chosen=[rules.baseline_table.output.chosen, rules.batching_table.output.chosen],
+        chosen=[
+            rules.baseline_table.output.chosen,
+            rules.batching_table.output.chosen,
+            rules.quantization_table.output.chosen,
+        ],
     output:
         manifest=f"{RESULTS}/slices/serving/{{slice}}.json",
     log:

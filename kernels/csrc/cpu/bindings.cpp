@@ -2,9 +2,11 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "bind_experts.h"
 #include "bind_linear.h"
 #include "bind_pages.h"
 #include "bind_rows.h"
+#include "bind_sampling.h"
 #include "bind_stack.h"
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
@@ -16,13 +18,24 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("linear", &infopt::linear);
   m.def("pack_codes", &infopt::pack_codes_op);
   m.def("linear_quantized", &infopt::linear_quantized_op);
-  pybind11::class_<infopt::PackedProduct>(m, "PackedProduct")
+  m.def("pack_fp8", &infopt::pack_fp8_op);
+  m.def("linear_fp8", &infopt::linear_fp8_op);
+  m.def("draw_tokens", &infopt::draw_tokens_op);
+  // Local: libraries for several instruction sets may be loaded side by side.
+  const pybind11::module_local local;
+  pybind11::class_<infopt::PackedProduct>(m, "PackedProduct", local)
       .def_static("dense", &infopt::PackedProduct::dense)
-      .def_static("codes", &infopt::PackedProduct::codes);
-  pybind11::class_<infopt::DecoderStack>(m, "DecoderStack")
+      .def_static("codes", &infopt::PackedProduct::codes)
+      .def_static("fp8", &infopt::PackedProduct::fp8);
+  pybind11::class_<infopt::DecoderStack>(m, "DecoderStack", local)
       .def(pybind11::init<const infopt::Tensor&, double, double, double, double,
                           const std::string&, const infopt::Tensor&>())
       .def("add_layer", &infopt::DecoderStack::add_layer)
       .def("forward", &infopt::DecoderStack::forward);
+  pybind11::class_<infopt::Experts>(m, "Experts", local)
+      .def(pybind11::init<const std::vector<infopt::PackedProduct>&,
+                          const std::vector<infopt::PackedProduct>&, const std::string&,
+                          const infopt::Tensor&>())
+      .def("forward", &infopt::Experts::forward);
   m.def("amx_available", &infopt::amx_available);
 }

@@ -3,14 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
-
-#include "parallel.h"
 
 namespace infopt {
 namespace {
-
-constexpr int64_t kStepsPerThread = 1 << 16;
 
 // The arrays that a step needs, each for all tokens.
 template <typename T>
@@ -148,25 +143,7 @@ class StackRun {
   }
 
   void multiply(const Product& product, const T* x, T* y) const {
-    LinearArgs a = {};
-    a.x = x;
-    a.packed = product.packed;
-    a.bias = product.bias;
-    a.y = y;
-    a.num_rows = a_.num_tokens;
-    a.in_features = product.in_features;
-    a.out_features = product.out_features;
-    a.x_stride = product.in_features;
-    a.num_threads = threads_for(a.num_rows * product.packed_size, kStepsPerThread, a_.num_threads);
-    constexpr bool is_float = std::is_same_v<T, float>;
-    if (product.scales != nullptr) {
-      linear_quantized({a, product.scales, product.group_size, product.code_bits,
-                        product.activation_bits, product.half_scales, is_float});
-    } else if constexpr (is_float) {
-      linear_f32(a);
-    } else {
-      linear_bf16(a);
-    }
+    infopt::multiply(product, x, y, a_.num_tokens, a_.num_threads);
   }
 };
 

@@ -38,6 +38,27 @@ void amx_blocks(const LinearArgs& a, const TiledRows& x, int64_t begin, int64_t 
 
 #endif
 
+// Pairs of inputs of sixteen outputs side by side; see linear.h.
+template <typename W>
+void pack_pairs(const PackArgs& args) {
+  const int64_t width = padded(args.in_features);
+  const W* weight = static_cast<const W*>(args.weight);
+  W* packed = static_cast<W*>(args.packed);
+  parallel_for(num_out_blocks(args.out_features), args.num_threads, [&](int64_t i) {
+    W* block = packed + i * kOutBlock * width;
+    std::fill_n(block, kOutBlock * width, W{0});
+    const int64_t first = i * kOutBlock, end = std::min(first + kOutBlock, args.out_features);
+    for (int64_t o = first; o < end; ++o) {
+      const int64_t column = o - first;
+      W* tiles = block + column / kTileOut * kTile + column % kTileOut * 2;
+      for (int64_t k = 0; k < args.in_features; ++k) {
+        tiles[k / kTileIn * 2 * kTile + k % kTileIn / 2 * 2 * kTileOut + k % 2] =
+            weight[o * args.in_features + k];
+      }
+    }
+  });
+}
+
 }  // namespace
 
 bool amx_available() {
@@ -52,24 +73,9 @@ int64_t packed_size_bf16(int64_t out_features, int64_t in_features) {
   return num_out_blocks(out_features) * kOutBlock * padded(in_features);
 }
 
-void pack_bf16(const PackArgs& args) {
-  const int64_t width = padded(args.in_features);
-  const bf16* weight = static_cast<const bf16*>(args.weight);
-  bf16* packed = static_cast<bf16*>(args.packed);
-  parallel_for(num_out_blocks(args.out_features), args.num_threads, [&](int64_t i) {
-    bf16* block = packed + i * kOutBlock * width;
-    std::fill_n(block, kOutBlock * width, bf16{0});
-    const int64_t first = i * kOutBlock, end = std::min(first + kOutBlock, args.out_features);
-    for (int64_t o = first; o < end; ++o) {
-      const int64_t column = o - first;
-      bf16* tiles = block + column / kTileOut * kTile + column % kTileOut * 2;
-      for (int64_t k = 0; k < args.in_features; ++k) {
-        tiles[k / kTileIn * 2 * kTile + k % kTileIn / 2 * 2 * kTileOut + k % 2] =
-            weight[o * args.in_features + k];
-      }
-    }
-  });
-}
+void pack_bf16(const PackArgs& args) { pack_pairs<bf16>(args); }
+
+void pack_fp8(const PackArgs& args) { pack_pairs<fp8>(args); }
 
 void linear_bf16(const LinearArgs& args) {
   if (args.num_rows == 0) return;

@@ -56,7 +56,7 @@ void dequantize_block(const QuantizedArgs& args, const uint8_t* codes, const S* 
       bf16* to = packed + k * kOutBlock + h * kTile;
       const int half = static_cast<int>(k % kCodeTileIn / kMinGroup);
       for (int line = 0; line < 8; ++line) {
-        to_bf16.line(load_codes<Bits>(tile, half, line), to + line * 2 * kTileIn);
+        to_bf16.line(load_codes<Bits>(tile, 8 * half + line), to + line * 2 * kTileIn);
       }
     }
   }
@@ -69,11 +69,8 @@ void dequantize_block(const QuantizedArgs& args, int64_t block, bf16* packed) {
                          block * packed_code_bytes(kOutBlock, a.in_features, args.code_bits);
   const S* scales = static_cast<const S*>(args.scales) +
                     block * num_groups(a.in_features, args.group_size) * 2 * kOutBlock;
-  if (args.code_bits == 8) {
-    dequantize_block<8>(args, codes, scales, packed);
-  } else {
-    dequantize_block<4>(args, codes, scales, packed);
-  }
+  with_code_bits(args.code_bits,
+                 [&](auto Bits) { dequantize_block<Bits>(args, codes, scales, packed); });
 }
 
 // Calls multiply(weights, block) for each block of a range.

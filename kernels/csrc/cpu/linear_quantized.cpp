@@ -42,13 +42,10 @@ void compute_blocks(const QuantizedArgs& args, const QuantizedRows& x, int64_t b
 }
 
 void compute_blocks(const QuantizedArgs& args, const QuantizedRows& x, int64_t begin, int64_t end) {
-  if (args.code_bits == 8) {
-    args.activation_bits == 16 ? compute_blocks<2, 8>(args, x, begin, end)
-                               : compute_blocks<1, 8>(args, x, begin, end);
-  } else {
-    args.activation_bits == 16 ? compute_blocks<2, 4>(args, x, begin, end)
-                               : compute_blocks<1, 4>(args, x, begin, end);
-  }
+  with_code_bits(args.code_bits, [&](auto Bits) {
+    args.activation_bits == 16 ? compute_blocks<2, Bits>(args, x, begin, end)
+                               : compute_blocks<1, Bits>(args, x, begin, end);
+  });
 }
 
 // Few rows: every thread quantizes them for itself, which takes less than handing them over.

@@ -7,8 +7,18 @@
 namespace infopt {
 namespace {
 
-constexpr int64_t kCodeTile = kCodeTileIn * kCodeTileOut;
-constexpr int64_t kHalves = kOutBlock / kCodeTileOut;
+// Writes a field of `width` bits: byte `byte` of a tile of bytes.
+void put(uint8_t* plane, int width, int64_t byte, int value) {
+  const int64_t line = byte / kCodeLine, lines = 2 * width;
+  const int64_t shift = line / lines * width;
+  plane[line % lines * kCodeLine + byte % kCodeLine] |= static_cast<uint8_t>(value << shift);
+}
+
+void put_code(uint8_t* tile, int bits, int64_t byte, int code) {
+  if (bits != 3) return put(tile, bits, byte, code);
+  put(tile, 2, byte, code & 3);
+  put(tile + 2 * kCodeTile / 8, 1, byte, code >> 2);
+}
 
 void pack_block(const PackCodesArgs& a, int64_t first_out, uint8_t* block) {
   const int64_t end = std::min(first_out + kOutBlock, a.out_features);
@@ -18,12 +28,7 @@ void pack_block(const PackCodesArgs& a, int64_t first_out, uint8_t* block) {
       const uint8_t code = a.codes[o * a.in_features + k];
       const int64_t tile = (k / kCodeTileIn * kHalves + half) * kCodeTile;
       const int64_t byte = (k % kCodeTileIn / 4 * kCodeTileOut + column) * 4 + k % 4;
-      if (a.code_bits == 8) {
-        block[tile + byte] = code;
-      } else {
-        const int64_t low = byte % (kCodeTile / 2);
-        block[tile / 2 + low] |= static_cast<uint8_t>(byte == low ? code : code << 4);
-      }
+      put_code(block + tile * a.code_bits / 8, a.code_bits, byte, code);
     }
   }
 }

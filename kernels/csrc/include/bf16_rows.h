@@ -2,6 +2,7 @@
 #pragma once
 
 #include "bf16_tiles.h"
+#include "fp8.h"
 
 namespace infopt {
 
@@ -18,6 +19,7 @@ struct WeightPair {
   __m512bh both;
 
   static WeightPair load(const bf16* p) { return {(__m512bh)_mm512_loadu_si512(p)}; }
+  static WeightPair load(const fp8* p) { return {(__m512bh)bf16_pairs(p)}; }
   // Adds the products with two inputs to sums.
   Vec add(Vec sums, const bf16* x) const {
     int32_t bits;
@@ -46,6 +48,10 @@ struct WeightPair {
     return {Vec::load(even), Vec::load(odd)};
 #endif
   }
+  static WeightPair load(const fp8* p) {
+    const Fp8Pair pair = Fp8Pair::load(p);
+    return {pair.even, pair.odd};
+  }
   Vec add(Vec sums, const bf16* x) const {
     return fma(Vec::set(to_float(x[1])), odd, fma(Vec::set(to_float(x[0])), even, sums));
   }
@@ -53,8 +59,8 @@ struct WeightPair {
 };
 
 // R rows times one block of outputs.
-template <int R>
-inline void bf16_rows(const LinearArgs& a, const bf16* x, int64_t stride, const bf16* weights,
+template <int R, typename W>
+inline void bf16_rows(const LinearArgs& a, const bf16* x, int64_t stride, const W* weights,
                       Ahead& ahead, float* sums) {
   constexpr int N = kOutBlock / Vec::width;
   Vec acc[R][N];
@@ -95,8 +101,9 @@ inline Ahead bf16_ahead(const LinearArgs& a, const void* block, int64_t size) {
 }
 
 // All rows times one block of outputs.
+template <typename W>
 inline void multiply_rows_of_block(const LinearArgs& a, const bf16* x, int64_t stride,
-                                   const bf16* weights, int64_t first_out, Ahead& ahead) {
+                                   const W* weights, int64_t first_out, Ahead& ahead) {
   alignas(64) float sums[kBf16Rows * kOutBlock];
   const int64_t step = rows_per_pass(a.num_rows, kBf16Rows);
   for (int64_t row = 0; row < a.num_rows; row += step) {

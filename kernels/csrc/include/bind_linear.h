@@ -3,6 +3,8 @@
 
 #include <ATen/Functions.h>
 
+#include <cmath>
+
 #include "checks.h"
 #include "linear.h"
 #include "parallel.h"
@@ -72,7 +74,8 @@ inline Tensor linear(const Tensor& x, const Tensor& packed, const std::optional<
 }
 
 inline void check_code_bits(int64_t code_bits) {
-  TORCH_CHECK_VALUE(code_bits == 4 || code_bits == 8, "code_bits must be 4 or 8, got ", code_bits);
+  TORCH_CHECK_VALUE(code_bits == 2 || code_bits == 3 || code_bits == 4 || code_bits == 8,
+                    "code_bits must be 2, 3, 4 or 8, got ", code_bits);
 }
 
 inline Tensor pack_codes_op(const Tensor& codes, int64_t code_bits) {
@@ -108,10 +111,21 @@ inline void check_codes(const Tensor& packed, const Tensor& scales, int64_t out_
               "scales");
 }
 
+// The scale of all activations as the kernels take it: 0 where none is given.
+inline float checked_scale(std::optional<double> scale, int64_t activation_bits) {
+  if (!scale.has_value()) return 0.0f;
+  const auto value = static_cast<float>(*scale);
+  TORCH_CHECK_VALUE(value > 0 && std::isfinite(value), "activation_scale must be positive, got ",
+                    *scale);
+  TORCH_CHECK_VALUE(activation_bits == 8, "activation_scale is for 8-bit activations, not ",
+                    activation_bits, " bits");
+  return value;
+}
+
 inline Tensor linear_quantized_op(const Tensor& x, const Tensor& packed, const Tensor& scales,
                                   const std::optional<Tensor>& bias, int64_t out_features,
                                   int64_t in_features, int64_t group_size, int64_t code_bits,
-                                  int64_t activation_bits) {
+                                  int64_t activation_bits, std::optional<double> activation_scale) {
   check_width(x, in_features);
   check_codes(packed, scales, out_features, in_features, group_size, code_bits, activation_bits);
   QuantizedArgs a = {};
@@ -121,10 +135,52 @@ inline Tensor linear_quantized_op(const Tensor& x, const Tensor& packed, const T
   a.group_size = group_size;
   a.code_bits = static_cast<int>(code_bits);
   a.activation_bits = static_cast<int>(activation_bits);
+  a.activation_scale = checked_scale(activation_scale, activation_bits);
   a.half_scales = scales.scalar_type() == at::kHalf;
   a.is_float = x.scalar_type() == at::kFloat;
   const ReleaseGilFor release(a.linear.num_rows * packed.numel());
   linear_quantized(a);
+  return y;
+}
+
+inline Tensor pack_fp8_op(const Tensor& weight) {
+  check_dtype(weight, at::kByte, "weight");
+  check_dim(weight, 2, "weight");
+  check_contiguous(weight, "weight");
+  const int64_t out_features = weight.size(0), in_features = weight.size(1);
+  TORCH_CHECK_VALUE(out_features > 0 && in_features > 0, "weight is empty");
+  Tensor packed = at::empty({packed_size_bf16(out_features, in_features)}, weight.options());
+  pack_fp8({weight.const_data_ptr(), packed.data_ptr(), out_features, in_features,
+            at::get_num_threads()});
+  return packed;
+}
+
+inline void check_fp8(const Tensor& packed, const Tensor& scales, int64_t out_features,
+                      int64_t in_features, int64_t activation_bits) {
+  check_dtype(packed, at::kByte, "packed");
+  check_shape(packed, {packed_size_bf16(out_features, in_features)}, "packed");
+  check_dtype(scales, at::kFloat, "scales");
+  check_shape(scales, {out_features}, "scales");
+  check_contiguous(scales, "scales");
+  TORCH_CHECK_VALUE(activation_bits == 8 || activation_bits == 16,
+                    "activation_bits must be 8 or 16, got ", activation_bits);
+}
+
+inline Tensor linear_fp8_op(const Tensor& x, const Tensor& packed, const Tensor& scales,
+                            const std::optional<Tensor>& bias, int64_t out_features,
+                            int64_t in_features, int64_t activation_bits,
+                            std::optional<double> activation_scale) {
+  check_width(x, in_features);
+  check_fp8(packed, scales, out_features, in_features, activation_bits);
+  Fp8Args a = {};
+  Tensor y = fill_linear(x, bias, out_features, packed.numel(), a.linear);
+  a.linear.packed = packed.const_data_ptr();
+  a.linear.out_scales = scales.const_data_ptr<float>();
+  a.round_rows = activation_bits == 8;
+  a.activation_scale = checked_scale(activation_scale, activation_bits);
+  a.is_float = x.scalar_type() == at::kFloat;
+  const ReleaseGilFor release(a.linear.num_rows * packed.numel());
+  linear_fp8(a);
   return y;
 }
 

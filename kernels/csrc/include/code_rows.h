@@ -11,9 +11,6 @@
 
 namespace infopt {
 
-constexpr int64_t kCodeTile = kCodeTileIn * kCodeTileOut;
-constexpr int kHalves = kOutBlock / kCodeTileOut;  // tiles side by side in a block
-
 // Everything one block of outputs needs.
 template <typename S>
 struct Block {
@@ -22,11 +19,20 @@ struct Block {
   int64_t first_out;
 };
 
-// Sixteen outputs times four inputs: row `line` (0 to 7) of the first or second half of a tile.
+// The fields of one line of a tile, moved to bit `to` of their bytes.
+template <int Width>
+inline Codes load_fields(const uint8_t* plane, int line, int to = 0) {
+  constexpr int kLines = 2 * Width;
+  const Codes bytes = Codes::load(plane + line % kLines * kCodeLine);
+  return bytes.fields(line / kLines * Width - to, ((1 << Width) - 1) << to);
+}
+
+// Sixteen outputs times four inputs: line 0 to 15 of a tile.
 template <int Bits>
-inline Codes load_codes(const uint8_t* tile, int half, int line) {
-  if constexpr (Bits == 8) return Codes::load(tile + (half * 8 + line) * 64);
-  return Codes::load(tile + line * 64).nibbles(4 * half);
+inline Codes load_codes(const uint8_t* tile, int line) {
+  if constexpr (Bits == 8) return Codes::load(tile + line * kCodeLine);
+  if constexpr (Bits != 3) return load_fields<Bits>(tile, line);
+  return load_fields<2>(tile, line) | load_fields<1>(tile + 2 * kCodeTile / 8, line, 2);
 }
 
 inline int32_t four_inputs(const int8_t* x) {
@@ -89,7 +95,7 @@ struct GroupSums {
       Codes codes[kHalves];
       INFOPT_UNROLL
       for (int h = 0; h < kHalves; ++h) {
-        codes[h] = load_codes<Bits>(tiles + h * kCodeTile * Bits / 8, Half, line);
+        codes[h] = load_codes<Bits>(tiles + h * kCodeTile * Bits / 8, 8 * Half + line);
       }
       INFOPT_UNROLL
       for (int r = 0; r < R; ++r) {

@@ -8,12 +8,13 @@
 
 namespace infopt {
 
-// A tile of codes as bytes: 4-bit codes are unpacked into `buffer`.
+// A tile of codes as bytes: narrower codes are unpacked into `buffer`.
 template <int Bits>
 inline const uint8_t* byte_tile(const uint8_t* tile, uint8_t* buffer) {
   if constexpr (Bits == 8) return tile;
+#pragma GCC unroll 16
   for (int line = 0; line < 16; ++line) {
-    _mm512_store_si512(buffer + line * 64, load_codes<Bits>(tile, line / 8, line % 8).v);
+    _mm512_store_si512(buffer + line * kCodeLine, load_codes<Bits>(tile, line).v);
   }
   finish_stores();
   return buffer;

@@ -15,11 +15,15 @@ struct Codes {
   __m512i v;
 
   static Codes load(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-  // The half of each byte that starts at bit 0 or 4.
-  Codes nibbles(int bit) const {
-    const __m512i moved = bit == 0 ? v : _mm512_srli_epi16(v, 4);
-    return {_mm512_and_si512(moved, _mm512_set1_epi8(15))};
+  // Bytes moved right (or left, below 0), and of them the bits of the mask. What comes in from a
+  // neighbouring byte must lie outside it.
+  Codes fields(int right, int mask) const {
+    const __m512i moved = right == 0  ? v
+                          : right > 0 ? _mm512_srli_epi16(v, right)
+                                      : _mm512_slli_epi16(v, -right);
+    return {_mm512_and_si512(moved, _mm512_set1_epi8(static_cast<char>(mask)))};
   }
+  Codes operator|(Codes other) const { return {_mm512_or_si512(v, other.v)}; }
 #elif defined(__AVX2__)
   __m256i v[2];
 
@@ -27,11 +31,19 @@ struct Codes {
     const __m256i* from = reinterpret_cast<const __m256i*>(p);
     return {{_mm256_loadu_si256(from), _mm256_loadu_si256(from + 1)}};
   }
-  Codes nibbles(int bit) const {
-    const __m128i count = _mm_cvtsi32_si128(bit);
-    const __m256i mask = _mm256_set1_epi8(15);
-    return {{_mm256_and_si256(_mm256_srl_epi16(v[0], count), mask),
-             _mm256_and_si256(_mm256_srl_epi16(v[1], count), mask)}};
+  Codes fields(int right, int mask) const {
+    const __m128i count = _mm_cvtsi32_si128(right < 0 ? -right : right);
+    const __m256i kept = _mm256_set1_epi8(static_cast<char>(mask));
+    Codes moved;
+    for (int i = 0; i < 2; ++i) {
+      const __m256i part =
+          right < 0 ? _mm256_sll_epi16(v[i], count) : _mm256_srl_epi16(v[i], count);
+      moved.v[i] = _mm256_and_si256(part, kept);
+    }
+    return moved;
+  }
+  Codes operator|(const Codes& other) const {
+    return {{_mm256_or_si256(v[0], other.v[0]), _mm256_or_si256(v[1], other.v[1])}};
   }
   // Part i of four as 16-bit numbers: two outputs in each half of a register.
   __m256i wide(int i) const {
@@ -46,9 +58,16 @@ struct Codes {
     for (int i = 0; i < 64; ++i) c.v[i] = p[i];
     return c;
   }
-  Codes nibbles(int bit) const {
+  Codes fields(int right, int mask) const {
     Codes c;
-    for (int i = 0; i < 64; ++i) c.v[i] = v[i] >> bit & 15;
+    for (int i = 0; i < 64; ++i) {
+      c.v[i] = static_cast<uint8_t>((right < 0 ? v[i] << -right : v[i] >> right) & mask);
+    }
+    return c;
+  }
+  Codes operator|(const Codes& other) const {
+    Codes c;
+    for (int i = 0; i < 64; ++i) c.v[i] = v[i] | other.v[i];
     return c;
   }
 #endif

@@ -25,6 +25,8 @@ struct LinearArgs {
   int64_t out_features;
   int64_t x_stride;
   int num_threads;
+  const float* out_scales;  // (out_features,), factors of the sums; null: none
+  const float* row_scales;  // (num_rows,), likewise
 };
 
 struct PackArgs {
@@ -41,9 +43,19 @@ int64_t packed_size_bf16(int64_t out_features, int64_t in_features);
 
 void pack_f32(const PackArgs& args);
 void pack_bf16(const PackArgs& args);
+void pack_fp8(const PackArgs& args);  // bytes in the order of pack_bf16
 
 void linear_f32(const LinearArgs& args);
 void linear_bf16(const LinearArgs& args);
+
+// Weights of float8 (e4m3) in the layout of bfloat16, times args.out_scales.
+struct Fp8Args {
+  LinearArgs linear;
+  bool round_rows;         // rows of x are rounded to float8 as well
+  float activation_scale;  // of all rows; 0: found per row
+  bool is_float;           // x and y are float32, else bfloat16
+};
+void linear_fp8(const Fp8Args& args);
 
 inline int64_t num_out_blocks(int64_t out_features) {
   return (out_features + kOutBlock - 1) / kOutBlock;

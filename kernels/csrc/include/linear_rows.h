@@ -54,7 +54,7 @@ inline int64_t rows_per_pass(int64_t num_rows, int64_t most) {
   return (num_rows + passes - 1) / passes;
 }
 
-// Adds the bias to rows of kOutBlock float sums and writes them to y in its type.
+// Scales rows of kOutBlock float sums, adds the bias and writes them to y in its type.
 template <typename T>
 inline void write_rows(const LinearArgs& a, const float* sums, int64_t first_row, int64_t rows,
                        int64_t first_out) {
@@ -64,6 +64,8 @@ inline void write_rows(const LinearArgs& a, const float* sums, int64_t first_row
     T* y = static_cast<T*>(a.y) + (first_row + r) * a.out_features + first_out;
     for_each_vec(width, [&](int64_t i, int n) {
       Vec value = Vec::load(sums + r * kOutBlock + i);
+      if (a.row_scales != nullptr) value = value * Vec::set(a.row_scales[first_row + r]);
+      if (a.out_scales != nullptr) value = value * load(a.out_scales + first_out + i, n);
       if (bias != nullptr) value = value + load(bias + first_out + i, n);
       store(value, y + i, n);
     });

@@ -31,6 +31,34 @@ inline float group_step(const T* x, int64_t size, float largest_code) {
   return bound == 0.0f ? 1.0f : bound / largest_code;
 }
 
+// x / step, saturated to what a signed byte holds; a NaN stays one.
+inline Vec saturated(Vec x, Vec step) {
+  const Vec above = max(Vec::set(-128.0f), x / step);
+  return Vec::zero() - max(Vec::set(-127.0f), Vec::zero() - above);
+}
+
+// Rounds a row to multiples of the step of all activations. A group with a NaN gets a scale that is
+// one, so that all outputs of its row become NaN.
+template <typename T>
+inline void round_row(const T* x, int64_t size, int64_t group_size, float step, int64_t r,
+                      const QuantizedRows& out) {
+  int8_t* low = out.low + r * out.width;
+  std::fill_n(low + size, out.width - size, int8_t{0});
+  for (int64_t g = 0, i = 0; g < out.groups; ++g) {
+    const int64_t end = std::min(i + group_size, size);
+    CodeSum total = CodeSum::zero();
+    Vec check = Vec::zero();
+    for (; i < end; i += Vec::width) {
+      const int n = static_cast<int>(std::min<int64_t>(Vec::width, end - i));
+      const Vec code = saturated(load(x + i, n), Vec::set(step));
+      total.add(store_codes(code, low + i, nullptr));
+      check = check + code;
+    }
+    out.scale[r * out.groups + g] = std::isnan(sum(check)) ? NAN : step;
+    out.sums[r * out.groups + g] = step * total.value();
+  }
+}
+
 template <typename T>
 inline void quantize_row(const T* x, int64_t size, int64_t group_size, bool wide, int64_t r,
                          const QuantizedRows& out) {
@@ -53,6 +81,16 @@ inline void quantize_row(const T* x, int64_t size, int64_t group_size, bool wide
   }
 }
 
+template <typename T>
+inline void quantize_row(const QuantizedArgs& args, int64_t r, const QuantizedRows& out) {
+  const LinearArgs& a = args.linear;
+  const T* x = static_cast<const T*>(a.x) + r * a.x_stride;
+  if (args.activation_scale > 0) {
+    return round_row(x, a.in_features, args.group_size, args.activation_scale, r, out);
+  }
+  quantize_row(x, a.in_features, args.group_size, args.activation_bits == 16, r, out);
+}
+
 // Quantizes all rows into this thread's scratch memory, on up to num_threads threads.
 inline QuantizedRows quantize_rows(const QuantizedArgs& args, int num_threads) {
   static thread_local Scratch scratch;
@@ -71,13 +109,7 @@ inline QuantizedRows quantize_rows(const QuantizedArgs& args, int num_threads) {
   const int threads = threads_for(size, 1 << 13, num_threads);
   parallel_ranges(a.num_rows, threads, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      if (args.is_float) {
-        const float* x = static_cast<const float*>(a.x) + r * a.x_stride;
-        quantize_row(x, a.in_features, args.group_size, wide, r, rows);
-      } else {
-        const bf16* x = static_cast<const bf16*>(a.x) + r * a.x_stride;
-        quantize_row(x, a.in_features, args.group_size, wide, r, rows);
-      }
+      args.is_float ? quantize_row<float>(args, r, rows) : quantize_row<bf16>(args, r, rows);
     }
   });
   return rows;

@@ -7,25 +7,10 @@
 
 #include "attention.h"
 #include "fused.h"
-#include "linear.h"
-#include "quantized.h"
+#include "product.h"
 #include "scratch.h"
 
 namespace infopt {
-
-// A packed weight: plain in the compute type, or codes where `scales` is not null.
-struct Product {
-  const void* packed;
-  const void* bias;
-  const void* scales;
-  int64_t out_features;
-  int64_t in_features;
-  int64_t packed_size;  // elements, which is how many steps of work a row takes
-  int64_t group_size;
-  int code_bits;
-  int activation_bits;
-  bool half_scales;
-};
 
 // Norms are null where the model has none. With `pre_mlp_norm` the layer is a sandwich: what
 // attention and MLP return is normed before it is added.

@@ -9,7 +9,8 @@ Sections, each with a share of the time and guarded by itself, so that a failure
 2. kernels: every Triton kernel against its reference, its time against the machine's roofline;
 3. invariance: do float32 rows keep their bits in any batch?
 4. engine on random weights in the shapes of Qwen3-0.6B and Llama-3.1-8B: agreement with
-   transformers, decode rates beside it (paired), energy through NVML.
+   transformers, decode rates beside it (paired), energy through NVML, and decode rates with and
+   without CUDA graphs (paired).
 
 The report is written after each section. ``--device cpu`` is a rehearsal on tiny shapes in Triton's
 interpreter; it needs ``TRITON_INTERPRET=1`` and says nothing about speed.
@@ -127,7 +128,17 @@ def summary_line(name: str, section: dict[str, Any]) -> str:
             for batch, rates in result["decode"].items()
             if "ratios" in rates
         ]
-        return f"{name}: decode against transformers {', '.join(ratios)} ({took})"
+        graphs = result.get("graphs", {})
+        gains = [
+            f"{batch}: {rates['ratios']['graphs']['median']:.2f}x"
+            for batch, rates in graphs.get("decode", {}).items()
+            if "ratios" in rates
+        ]
+        against = ", ".join(gains) or f"{graphs.get('state')}, {graphs.get('reason')}"
+        return (
+            f"{name}: decode against transformers {', '.join(ratios)}; "
+            f"graphs against launches {against} ({took})"
+        )
     return f"{name}: {result} ({took})"
 
 

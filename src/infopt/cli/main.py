@@ -15,8 +15,10 @@ from infopt.cli.console import print_error
 from infopt.cli.doctor import doctor
 from infopt.cli.generate import generate
 from infopt.cli.models import models_app
+from infopt.cli.quantize import quantize
 from infopt.cli.recommend import recommend
 from infopt.cli.serve import serve
+from infopt.cli.train_tiny import train_tiny
 from infopt.errors import InfoptError
 
 EXIT_USER_ERROR = 2
@@ -75,7 +77,9 @@ def _global_options(
 
 app.command("generate")(generate)
 app.command("doctor")(doctor)
+app.command("quantize")(quantize)
 app.command("recommend")(recommend)
 app.command("serve")(serve)
+app.command("train-tiny")(train_tiny)
 app.add_typer(bench_app, name="bench")
 app.add_typer(models_app, name="models")

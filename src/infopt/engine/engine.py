@@ -252,8 +252,8 @@ class Engine:
         return torch.cat(blocks)
 
     def describe(self) -> dict[str, object]:
-        """Return what was derived from the config at load time: ops, types, pool, limits."""
-        return dict(self._description)
+        """Return what was derived from the config (ops, types, pool, limits), and graph replays."""
+        return {**self._description, "cuda_graphs": self.runner.describe_graphs()}
 
     # ---------------------------------------------------------------- adding
 
@@ -365,7 +365,8 @@ class Engine:
             return {}
         logits = _rows(logits, [row for row, _ in samples])
         sequences = [s for _, s in samples]
-        chosen = sample(logits, [SamplingRow.of(s, self._eos_token_ids) for s in sequences])
+        rows = [SamplingRow.of(s, self._eos_token_ids) for s in sequences]
+        chosen = sample(logits, rows, self.runner.model.ops.draw_tokens)
         self._note_logprobs(logits, sequences, chosen)
         return dict(zip(sequences, chosen, strict=True))
 

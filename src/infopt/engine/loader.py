@@ -15,6 +15,7 @@ from infopt.cache.pages import PageStore
 from infopt.config import EngineConfig
 from infopt.engine.admission import RequestChecker
 from infopt.engine.clock import Clock, MonotonicClock
+from infopt.engine.decode_graphs import CudaGraphs, DecodeGraphs, GraphLimits
 from infopt.engine.engine import Engine, EngineParts
 from infopt.engine.runner import ModelRunner
 from infopt.errors import CapacityError, ConfigError
@@ -54,7 +55,7 @@ def build_engine(
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     ops = resolve_ops(config.backend, device, dtype, block_size=config.block_size)
-    with open_checkpoint(resolve_model(config.model)) as checkpoint:
+    with _checkpoint(config) as checkpoint:
         max_model_len = _max_model_len(config, checkpoint)
         scheme = _scheme(config.quantization, checkpoint, ops, device, dtype)
         model = Decoder(
@@ -91,8 +92,10 @@ def build_engine(
         },
         enable_prefix_caching=config.enable_prefix_caching,
     )
+    runner = ModelRunner(model, store, layout)
+    _use_graphs(runner, config, max_model_len)
     parts = EngineParts(
-        runner=ModelRunner(model, store, layout),
+        runner=runner,
         cache=cache,
         checker=RequestChecker(
             num_token_ids=model.config.num_real_tokens,
@@ -106,6 +109,28 @@ def build_engine(
         | {"model_identity": identity, "quantization": scheme.report.to_dict()},
     )
     return Engine(config, parts, clock or MonotonicClock())
+
+
+def _use_graphs(runner: ModelRunner, config: EngineConfig, max_model_len: int) -> None:
+    """Let a runner replay its decode steps where it can, or know why not."""
+    if config.cuda_graphs == "off":
+        runner.why_no_graphs = "cuda_graphs is off"
+    elif runner.device.type != "cuda":
+        runner.why_no_graphs = f"a {runner.device.type} has none"
+    else:
+        runner.graphs = DecodeGraphs(
+            runner.compute,
+            CudaGraphs(runner.device),
+            GraphLimits.of(runner.layout, config.max_num_seqs, max_model_len),
+            runner.device,
+        )
+
+
+def _checkpoint(config: EngineConfig) -> Checkpoint:
+    """Open the model, in the form that the quantization scheme needs."""
+    quantization = importlib.import_module("infopt.quantization")
+    checkpoint = open_checkpoint(resolve_model(config.model))
+    return quantization.prepare_checkpoint(config.quantization, checkpoint, config.calibration)
 
 
 def _scheme(

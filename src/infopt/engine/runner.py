@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import torch
 
 from infopt.cache.groups import KVLayout
 from infopt.cache.pages import PageStore
+from infopt.engine.decode_graphs import DecodeGraphs
 from infopt.engine.scheduler import ScheduledSequence, StepPlan
 from infopt.models.decoder import Decoder
-from infopt.ops import ForwardContext, GroupContext
+from infopt.ops import ForwardContext, GroupContext, OpSet
 
 LOGIT_BLOCK_ROWS = 128
 """Rows of logits held at once: a 262k vocabulary takes 134 MB for 128 rows."""
@@ -20,11 +24,16 @@ LOGIT_BLOCK_ROWS = 128
 class ModelRunner:
     """Runs a decoder over the page store.
 
-    Args:
+    Attributes:
         model: The decoder.
         store: Page memory.
         layout: KV groups.
+        graphs: Replays decode steps; None runs all of them kernel by kernel.
+        why_no_graphs: The reason, where there are none.
     """
+
+    graphs: DecodeGraphs | None = None
+    why_no_graphs = "not asked for"
 
     def __init__(self, model: Decoder, store: PageStore, layout: KVLayout) -> None:
         """Take views of every layer's pages once."""
@@ -38,7 +47,7 @@ class ModelRunner:
         return self.model.device
 
     def build(self, plan: StepPlan, rows: list[int]) -> ForwardContext:
-        """Lay the planned tokens out as one flat batch.
+        """Lay the planned tokens out as one flat batch, on the host.
 
         Args:
             plan: What to compute; single-token sequences come first.
@@ -56,18 +65,28 @@ class ModelRunner:
             starts = [*range(padding), *(start + padding for start in starts)]
             contexts, num_singles = [1] * padding + contexts, num_singles + padding
         return ForwardContext(
-            input_ids=self._tensor(tokens),
-            positions=self._tensor(positions),
+            input_ids=_tensor(tokens),
+            positions=_tensor(positions),
             query_starts=starts,
             context_lens=contexts,
             num_decodes=num_singles,
             groups=[self._group(index, items, padding) for index in range(len(self.layout.groups))],
-            logit_rows=self._tensor([row + padding for row in rows]),
+            logit_rows=_tensor([row + padding for row in rows]),
         )
 
     @torch.inference_mode()
     def hidden(self, ctx: ForwardContext) -> torch.Tensor:
-        """Run the layers; return the hidden states of ``ctx.logit_rows``."""
+        """Run the layers on a batch from :meth:`build`.
+
+        Returns:
+            Hidden states of ``ctx.logit_rows``, ``(num_logit_rows, hidden_size)``. They are valid
+            until the next call: steps that are replayed leave theirs in the same place.
+        """
+        replayed = self.graphs.run(ctx) if self.graphs is not None else None
+        return self.compute(_to_device(ctx, self.device)) if replayed is None else replayed
+
+    def compute(self, ctx: ForwardContext) -> torch.Tensor:
+        """Run the layers kernel by kernel on a batch that lies on the device; see `hidden`."""
         return self.model.forward_hidden(ctx, self._pages).index_select(0, ctx.logit_rows)
 
     @torch.inference_mode()
@@ -75,6 +94,24 @@ class ModelRunner:
         """Yield logits, float32 ``(<= LOGIT_BLOCK_ROWS, vocab_size)``, block by block."""
         for block in hidden.split(LOGIT_BLOCK_ROWS):
             yield self.model.logits(block)
+
+    def describe_graphs(self) -> dict[str, Any]:
+        """Return whether decode steps are replayed, why not, and how often they were."""
+        if self.graphs is not None:
+            return self.graphs.describe()
+        return {"state": "off", "reason": self.why_no_graphs, "num_replays": 0, "buckets": {}}
+
+    @contextmanager
+    def using_ops(self, ops: OpSet) -> Iterator[None]:
+        """Run with other ops (timed ones, say), kernel by kernel, until the block ends."""
+        saved = self.model.ops, self._pages, self.graphs
+        # A stack stays bound as long as it sees the same list.
+        self.model.ops, self._pages, self.graphs = ops, list(self._pages), None
+        try:
+            yield
+        finally:
+            self.model.ops, self._pages, self.graphs = saved
+            self.model.bind(self._pages)
 
     def _group(self, index: int, items: list[ScheduledSequence], num_padding: int) -> GroupContext:
         size, group = self.layout.block_size, self.layout.groups[index]
@@ -88,14 +125,28 @@ class ModelRunner:
             slots.extend(
                 table[position // size] * size + position % size for position in _positions_of(item)
             )
-        return GroupContext(
-            block_tables=block_tables.to(self.device),
-            slots=self._tensor(slots),
-            window=group.window,
-        )
+        return GroupContext(block_tables, _tensor(slots), group.window)
 
-    def _tensor(self, values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64).to(self.device)
+
+def _to_device(ctx: ForwardContext, device: torch.device) -> ForwardContext:
+    """Return a batch on a device; the batch itself if it is there."""
+    if ctx.input_ids.device == device:
+        return ctx
+    groups = [
+        GroupContext(group.block_tables.to(device), group.slots.to(device), group.window)
+        for group in ctx.groups
+    ]
+    return replace(
+        ctx,
+        input_ids=ctx.input_ids.to(device),
+        positions=ctx.positions.to(device),
+        groups=groups,
+        logit_rows=ctx.logit_rows.to(device),
+    )
+
+
+def _tensor(values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int64)
 
 
 def _tokens_of(item: ScheduledSequence) -> list[int]:

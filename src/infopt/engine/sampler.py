@@ -19,11 +19,9 @@ from dataclasses import dataclass
 import torch
 
 from infopt.engine.sequence import Sequence
+from infopt.ops.sampling import DrawParams, DrawTokens, distribution, draw_tokens
 from infopt.outputs import PositionLogprobs
 from infopt.sampling_params import SamplingParams
-
-_CANDIDATES = 1024
-"""top_p first looks at this many candidates; a full sort follows only if they do not reach it."""
 
 _DESCRIBED_ROWS = 16
 """Rows whose log-probabilities are computed at a time.
@@ -87,12 +85,15 @@ def derive_seed(seed: int, index: int) -> int:
     return int.from_bytes(hashlib.blake2b(raw, digest_size=8, person=b"fork").digest(), "little")
 
 
-def sample(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
+def sample(
+    logits: torch.Tensor, rows: list[SamplingRow], draw: DrawTokens = draw_tokens
+) -> list[int]:
     """Choose one token per row.
 
     Args:
         logits: float32 ``(num_rows, vocab_size)``; not changed.
         rows: One per row of ``logits``.
+        draw: The op that draws where the temperature is above 0.
 
     Returns:
         Token ids.
@@ -100,11 +101,20 @@ def sample(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
     if not rows:
         return []
     processed = process_logits(logits, rows)
-    tokens = processed.argmax(dim=-1)  # the first of equals
     drawn = [i for i, row in enumerate(rows) if not row.params.is_greedy]
+    if len(drawn) == len(rows):
+        return _draw(processed, rows, draw)
+    tokens = processed.argmax(dim=-1).tolist()  # the first of equals
     if drawn:
-        tokens[drawn] = _draw(processed[drawn], [rows[i] for i in drawn])
-    return tokens.tolist()
+        found = _draw(processed[drawn], [rows[i] for i in drawn], draw)
+        for i, token in zip(drawn, found, strict=True):
+            tokens[i] = token
+    return tokens
+
+
+def _draw(logits: torch.Tensor, rows: list[SamplingRow], draw: DrawTokens) -> list[int]:
+    numbers = [uniform(row.seed, row.num_output_tokens) for row in rows]
+    return draw(logits, _draw_params(rows), numbers)
 
 
 def process_logits(logits: torch.Tensor, rows: list[SamplingRow]) -> torch.Tensor:
@@ -125,26 +135,17 @@ def probabilities(logits: torch.Tensor, rows: list[SamplingRow]) -> torch.Tensor
         logits: Processed logits of rows with temperature above 0.
         rows: One per row.
     """
-    temperature = torch.tensor(
-        [row.params.temperature for row in rows], dtype=torch.float32, device=logits.device
-    ).clamp_min(torch.finfo(torch.float32).tiny)
-    # Distances to the best are never positive: however small the temperature, the best is exp(0).
-    distances = logits - logits.amax(dim=-1, keepdim=True)
-    probs = torch.softmax(distances / temperature.unsqueeze(1), dim=-1).double()
-    for i, row in enumerate(rows):
-        _filter_row(probs[i], row.params)
-    return probs
+    return distribution(logits, _draw_params(rows))
 
 
-def _draw(logits: torch.Tensor, rows: list[SamplingRow]) -> torch.Tensor:
-    cumulative = probabilities(logits, rows).cumsum(dim=-1)
-    total = cumulative[:, -1]
-    draws = [uniform(row.seed, row.num_output_tokens) for row in rows]
-    target = torch.tensor(draws, dtype=torch.float64, device=logits.device) * total
-    # right=True skips tokens of probability zero, also when the draw is exactly 0.
-    found = torch.searchsorted(cumulative, target.unsqueeze(1), right=True).squeeze(1)
-    # Nothing to draw from (all masked, or logits that are no numbers): id 0, as argmax says.
-    return torch.where(found < cumulative.shape[1], found, 0)
+def _draw_params(rows: list[SamplingRow]) -> DrawParams:
+    params = [row.params for row in rows]
+    return DrawParams(
+        [p.temperature for p in params],
+        [p.min_p for p in params],
+        [p.top_k for p in params],
+        [p.top_p for p in params],
+    )
 
 
 def _changes_logits(row: SamplingRow) -> bool:
@@ -196,35 +197,6 @@ def _tensors(
         torch.tensor(ids, dtype=torch.int64, device=like.device),
         torch.tensor(values, dtype=like.dtype, device=like.device),
     )
-
-
-def _filter_row(probs: torch.Tensor, params: SamplingParams) -> None:
-    """Zero what min_p, top_k and top_p drop from one row ``(vocab_size,)``, in place."""
-    if params.min_p > 0:
-        probs.masked_fill_(probs < params.min_p * probs.max(), 0.0)
-    if 0 < params.top_k < probs.shape[0]:
-        _keep_best(probs, params.top_k)
-    if params.top_p < 1.0:
-        _keep_mass(probs, params.top_p)
-
-
-def _keep_best(probs: torch.Tensor, count: int) -> None:
-    """Keep exactly ``count`` tokens: of equals the lowest ids."""
-    threshold = probs.topk(count).values[-1]
-    above = probs > threshold
-    ties = (probs == threshold).nonzero().squeeze(1)
-    keep = above.clone()
-    keep[ties[: count - int(above.sum())]] = True
-    probs.masked_fill_(~keep, 0.0)
-
-
-def _keep_mass(probs: torch.Tensor, share: float) -> None:
-    """Keep the smallest set of most likely tokens that reaches ``share`` of the mass left."""
-    target, size = share * probs.sum(), probs.shape[0]
-    mass = probs.topk(min(_CANDIDATES, size)).values.cumsum(0)
-    if mass[-1] < target:
-        mass = probs.sort(descending=True).values.cumsum(0)
-    _keep_best(probs, min(int((mass < target).sum()) + 1, size))
 
 
 def position_logprobs(

@@ -1,7 +1,8 @@
 """Stage `baseline`: which precision to compute in, and how far it runs from the machine's limits.
 
 Each precision serves the load workload against the reference, then a request at a time, then single
-steps of known size (for the roofline), and passes the quality suite against the reference's logits.
+steps of known size and the ops of some (for the roofline), and passes the quality suite against the
+reference's logits.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ from typing import Any
 
 from infopt.experiments.arms import Arm, make_requests
 from infopt.experiments.machine import machine_peaks
-from infopt.experiments.probes import lone_latency, quality, step_curve
+from infopt.experiments.probes import lone_latency, op_curve, quality, step_curve
 from infopt.experiments.slices import Probe, run_slice
 from infopt.experiments.spec import SliceSpec
 
 _SINGLE_REPEATS = 3  # no ratio is claimed from these
+_OPS_BUDGET_S = 10.0
+"""For the ops of all candidates together."""
 
 
 def run(
     spec: SliceSpec, results_dir: str | Path, *, num_threads: int | None = None
 ) -> dict[str, Any]:
     """Run what is missing of the slice and return its manifest."""
-    probes = [quality_probe(spec), single_probe(spec), _steps]
+    probes = [quality_probe(spec), single_probe(spec), _steps, ops_probe(spec)]
     return run_slice(spec, results_dir, num_threads=num_threads, probes=probes)
 
 
@@ -45,6 +48,17 @@ def single_probe(spec: SliceSpec) -> Probe:
         del reference
         requests = make_requests(arm.llm, spec.workloads["single"], spec.seeds[0])
         return {"extra": lone_latency(arm.llm, requests, _SINGLE_REPEATS)}
+
+    return probe
+
+
+def ops_probe(spec: SliceSpec) -> Probe:
+    """Return the probe that times single ops; the candidates share its time."""
+    budget_s = _OPS_BUDGET_S / len(spec.candidates)
+
+    def probe(arm: Arm, reference: Arm | None) -> dict[str, Any]:
+        del reference
+        return {"samples": op_curve(arm.llm, machine_peaks(arm.llm), budget_s)}
 
     return probe
 

@@ -66,7 +66,8 @@ def choose_stage(
     slices = {spec.name: choose_slice(table, spec, floor) for spec in specs}
     engine: dict[str, Any] = {}
     for entry in slices.values():
-        engine |= entry["engine"]
+        if entry["decides"]:
+            engine |= entry["engine"]
     return {"stage": specs[0].stage, "engine": engine, "slices": slices}
 
 
@@ -88,6 +89,7 @@ def choose_slice(
     winner = slugs[found.run] if found.run else spec.reference
     return {
         "chosen": winner,
+        "decides": spec.decides,
         "reference": spec.reference,
         "engine": dict(spec.candidates[winner]),
         "reference_engine": dict(spec.candidates[spec.reference]),

@@ -20,7 +20,7 @@ from infopt.schemas import dotted
 
 Config = dict[str, Any]
 
-_STAGES_WITH_SLICES = ("batching",)
+_STAGES_WITH_SLICES = ("batching", "quantization")
 
 
 def load_schema(path: str | Path) -> dict[str, Any]:
@@ -134,6 +134,8 @@ def _check_references(config: Config) -> None:
     """Check names that must exist elsewhere in the configuration."""
     for where, entry in slices(config):
         _check_workload_name(config, f"{where}.workload", entry["workload"])
+        if entry["latency_workload"]:
+            _check_workload_name(config, f"{where}.latency_workload", entry["latency_workload"])
     for key in ("latency_workload", "load_workload"):
         _check_workload_name(config, f"baseline.{key}", config["baseline"][key])
     for stage in ("serving", "select"):

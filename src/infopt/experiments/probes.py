@@ -1,4 +1,4 @@
-"""Measurements beside the load runs: quality, latency of a lone request, and single steps."""
+"""Measurements beside the load runs: quality, latency of a lone request, single steps and ops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from statistics import median
 from typing import Any, Literal
 
 from infopt.bench.latency import summarize_latency
+from infopt.bench.op_times import BETWEEN, OpTimes, StepKind, time_ops
 from infopt.bench.roofline import MachinePeaks, roofline_point, step_cost
+from infopt.bench.roofline_ops import OpRoofline, op_rooflines
 from infopt.bench.stats import bootstrap_interval
 from infopt.bench.workload_types import WorkloadRequest
 from infopt.engine.stats import StepStats
@@ -18,6 +20,10 @@ from infopt.llm import LLM
 
 DECODE_BATCHES = (1, 2, 4, 8, 16, 32)
 PREFILL_TOKENS = (16, 64, 256, 512)
+
+OP_BATCHES = (1, 8, 32)
+OP_CONTEXT_TOKENS = 128
+"""Context of the decodes whose ops are timed, and length of the prefill."""
 
 _PROMPT_TOKENS = 32
 _NUM_DECODES = 7
@@ -63,6 +69,69 @@ def step_curve(llm: LLM, peaks: MachinePeaks) -> dict[str, list[float]]:
         **{f"decode_{key}": column for key, column in _columns(llm, decode, peaks).items()},
         **{f"prefill_{key}": column for key, column in _columns(llm, prefill, peaks).items()},
     }
+
+
+def op_curve(llm: LLM, peaks: MachinePeaks, budget_s: float) -> dict[str, list[float]]:
+    """Time the ops of single steps; entries at the same place in the lists belong together.
+
+    Args:
+        llm: Idle.
+        peaks: The machine.
+        budget_s: Time for all steps together.
+
+    Returns:
+        ``ops.num_tokens``, ``ops.num_cached`` and ``ops.whole_s`` of each step, and of each op
+        ``ops.<op>.measured_s``, ``.predicted_s``, ``.bytes`` and ``.flops`` over all layers. Steps
+        that the engine's limits or pool do not hold are left out.
+    """
+    columns: dict[str, list[float]] = {}
+    kinds = _op_steps(llm)
+    for kind in kinds:
+        times = time_ops(llm.engine, kind, budget_s / len(kinds))
+        if times is not None:
+            for name, value in _op_row(times, _op_costs(llm, kind, peaks)).items():
+                columns.setdefault(f"ops.{name}", []).append(value)
+    return columns
+
+
+def _op_steps(llm: LLM) -> list[StepKind]:
+    """Return decodes of several sizes and a prefill; a shorter model has shorter ones."""
+    context = min(OP_CONTEXT_TOKENS, llm.engine.checker.max_model_len)
+    decodes = [StepKind(num_seqs, context - 1) for num_seqs in OP_BATCHES]
+    return [*decodes, StepKind(1, 0, min(context, llm.config.max_num_batched_tokens))]
+
+
+def _op_row(times: OpTimes, costs: list[OpRoofline]) -> dict[str, float]:
+    row = {
+        "num_tokens": float(times.kind.num_seqs * times.kind.num_new),
+        "num_cached": float(times.kind.num_cached),
+        "whole_s": times.whole_s,
+        f"{BETWEEN}.measured_s": times.seconds[BETWEEN],
+    }
+    for cost in costs:
+        row |= {
+            f"{cost.op}.measured_s": times.seconds[cost.op],
+            f"{cost.op}.predicted_s": cost.predicted_s or 0.0,
+            f"{cost.op}.bytes": cost.num_bytes,
+            f"{cost.op}.flops": cost.flops,
+        }
+    return row
+
+
+def _op_costs(llm: LLM, kind: StepKind, peaks: MachinePeaks) -> list[OpRoofline]:
+    model = llm.engine.runner.model
+    weights = {
+        op: float(sum(getattr(layer, op).num_bytes for layer in model.layers))
+        for op in ("qkv", "output", "gate_up", "down")
+    }
+    return op_rooflines(
+        model.config,
+        kind.size(model.config),
+        peaks,
+        weight_bytes=weights | {"head": float(model.head.num_bytes)},
+        kv_bytes=model.dtype.itemsize,
+        activation_bytes=model.dtype.itemsize,
+    )
 
 
 def _is_decode(num_seqs: int) -> Callable[[StepStats], bool]:

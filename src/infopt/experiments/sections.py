@@ -123,9 +123,13 @@ def roofline_section(llm: LLM, steps: Sequence[StepStats], peaks: MachinePeaks) 
 
 
 def ops_section(llm: LLM) -> Sections:
-    """Return which kernel ran for each op."""
+    """Return which kernel ran for each op, and whether decode steps were replayed."""
     stats = llm.stats()
-    return {"backends": stats["ops"], "batch_invariant": stats["batch_invariant"]}
+    return {
+        "backends": stats["ops"],
+        "batch_invariant": stats["batch_invariant"],
+        "cuda_graphs": {key: stats["cuda_graphs"][key] for key in ("state", "reason")},
+    }
 
 
 def step_figures(llm: LLM, steps: Sequence[StepStats], results: Sequence[LoadResult]) -> Sections:

@@ -38,7 +38,12 @@ def finalists(
         ablations: Slices whose winner is taken back in a run of its own, where it differs from its
             reference.
     """
-    slices = {name: entry for stage in chosen for name, entry in stage["slices"].items()}
+    slices = {
+        name: entry
+        for stage in chosen
+        for name, entry in stage["slices"].items()
+        if entry["decides"]
+    }
     winners = {name: entry["engine"] for name, entry in slices.items()}
     references = {name: entry["reference_engine"] for name, entry in slices.items()}
     candidates = {UNOPTIMIZED: _merge(references), COMPOSED: _merge(winners)}

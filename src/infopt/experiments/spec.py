@@ -52,6 +52,10 @@ class SliceSpec:
         slo_limits: Limits that a candidate has to keep to be chosen.
         quality_tier: Quality suite to run; None for none.
         models_file: File with further registry entries.
+        quality_reference: Engine options of the model that quality is judged against; None: the
+            slice's reference.
+        measure_steps: Time single steps by size.
+        decides: Whether the winner is handed on; a slice can also only explain.
         options: Further options of the stage (those of ``serving``, say).
     """
 
@@ -71,6 +75,9 @@ class SliceSpec:
     slo_limits: tuple[str, ...] = ()
     quality_tier: Literal["screen", "full"] | None = None
     models_file: str | None = None
+    quality_reference: Mapping[str, Any] | None = None
+    measure_steps: bool = False
+    decides: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -105,6 +112,11 @@ class SliceSpec:
         """Return a copy for another model."""
         return dataclasses.replace(self, model=model)
 
+    def judge_config(self) -> EngineConfig:
+        """Return the engine configuration of the model that quality is judged against."""
+        options = {**self.base, **self.shared, **(self.quality_reference or {})}
+        return EngineConfig.from_dict({"model": self.model, **options})
+
     def inherit(self, options: Mapping[str, Any]) -> SliceSpec:
         """Return a copy whose candidates start from what an earlier stage chose."""
         return dataclasses.replace(self, base={**self.base, **options})
@@ -126,6 +138,7 @@ class SliceSpec:
 
     def workload(self) -> dict[str, Any]:
         """Return what a record says about the work: everything but the engine's options."""
+        judge = self.quality_reference
         return {
             "slice": self.name,
             "reference": self.record_slug(self.reference),
@@ -133,6 +146,7 @@ class SliceSpec:
             "repeats": self.repeats,
             "criterion": self.criterion,
             "quality_tier": self.quality_tier,
+            **({"quality_reference": dict(judge)} if judge else {}),
             **{f"{key}_workload": dict(spec) for key, spec in self.workloads.items()},
         }
 
@@ -170,7 +184,7 @@ def slice_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
 
     Args:
         config: Completed configuration.
-        stage: ``baseline``, ``batching`` or ``serving``.
+        stage: ``baseline``, ``batching``, ``quantization`` or ``serving``.
         name: Name of the slice.
 
     Raises:
@@ -188,19 +202,33 @@ def slice_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
         return _baseline_spec(config, name)
     if stage == "serving":
         return _serving_spec(config, name)
+    return _listed_spec(config, stage, name)
+
+
+def _listed_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
+    """Return a slice that the configuration lists."""
     entry = config[stage][name]
+    workloads = {"load": config["workloads"][entry["workload"]]}
+    if entry["latency_workload"]:
+        workloads["single"] = config["workloads"][entry["latency_workload"]]
+    common = _common(config)
+    common["model"] = entry["model"] or common["model"]
     return SliceSpec(
         stage=stage,
         name=name,
         reference=entry["reference"] or entry["candidates"][0]["slug"],
         shared=entry["engine"],
         candidates=_candidates(entry),
-        workloads={"load": config["workloads"][entry["workload"]]},
+        workloads=workloads,
         load=entry["load"],
         repeats=entry["repeats"] or config["repeats"],
         criterion=entry["criterion"],
         slo_limits=tuple(entry["slo_limits"]),
-        **_common(config),
+        quality_tier=entry["quality_tier"],
+        quality_reference=entry["quality_reference"],
+        measure_steps=entry["measure_steps"],
+        decides=entry["decides"],
+        **common,
     )
 
 

@@ -13,6 +13,7 @@ from infopt.models.config import ModelConfig
 from infopt.models.fingerprint import content_identity
 
 if TYPE_CHECKING:
+    from infopt.models.packed import CodedTensor
     from infopt.models.registry import ResolvedModel
     from infopt.models.tokenizer import Tokenizer
 
@@ -60,6 +61,36 @@ class Checkpoint(abc.ABC):
         Raises:
             CheckpointError: If there is no such tensor.
         """
+
+    @property
+    def coded_layers(self) -> list[str]:
+        """Names of the linear layers whose weights are codes; nothing is read to tell."""
+        return []
+
+    def coded(self, layer: str) -> CodedTensor | None:
+        """Return the codes of a linear layer, or None where its weight is not coded.
+
+        `get` gives the weight that the codes stand for.
+
+        Args:
+            layer: Canonical name without ``.weight``.
+        """
+        del layer
+        return None
+
+    def stored(self, name: str) -> torch.Tensor | None:
+        """Read a tensor bit by bit as it is stored, or return None where `get` has to change it.
+
+        Args:
+            name: Canonical name.
+        """
+        del name
+        return None
+
+    def stored_dtype(self, name: str) -> torch.dtype:
+        """Return the type of a tensor; blocks of a GGUF file count as what they become, float32."""
+        del name
+        return torch.float32
 
     @abc.abstractmethod
     def tokenizer(self) -> Tokenizer:

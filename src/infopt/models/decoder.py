@@ -54,6 +54,8 @@ class Decoder:
             lambda source: ops.linear(source.weight(), source.bias())
         )
         self.embedding = self._tensor("model.embed_tokens.weight")
+        # Gemma rounds the factor to the compute type before it multiplies.
+        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
         self.final_norm = self._norm("model.norm.weight")
         head_name = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
         self.head = self._linear("lm_head", [head_name], has_bias=False)
@@ -81,8 +83,7 @@ class Decoder:
         """Return the normed hidden state of every token, ``(num_tokens, hidden_size)``."""
         x = F.embedding(ctx.input_ids, self.embedding)
         if self.config.embedding_scale != 1.0:
-            # Gemma rounds the factor to the compute type before it multiplies.
-            x = x * torch.tensor(self.config.embedding_scale, dtype=self.dtype, device=x.device)
+            x = x * self._embedding_scale
         rotations = {
             kind: (cos.index_select(0, ctx.positions), sin.index_select(0, ctx.positions))
             for kind, (cos, sin) in self._rope.items()

@@ -20,6 +20,9 @@ from infopt.models.quiet import quiet_transformers
 
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
+# The second is how compressed-tensors spelt it at first.
+_QUANTIZATION_KEYS = ("quantization_config", "compression_config")
+
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 _LAYER_KINDS: dict[str, LayerKind] = {"full_attention": "full", "sliding_attention": "window"}
 
@@ -151,12 +154,33 @@ def text_config(raw: Mapping[str, Any]) -> dict[str, Any]:
     return raw
 
 
+def quantization_settings(raw: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the ``quantization_config`` of a ``config.json``, or None for plain float weights.
+
+    Raises:
+        CheckpointError: If it is there and is not a JSON object.
+    """
+    for part in (raw, raw.get("text_config") or {}):
+        for key in _QUANTIZATION_KEYS:
+            settings = part.get(key)
+            if settings and not isinstance(settings, dict):
+                raise CheckpointError(
+                    f"{key} in config.json is not a JSON object.", field=key, value=settings
+                )
+            if settings:
+                return settings
+    return None
+
+
 def _parse(raw: Mapping[str, Any]) -> Any:
     from transformers import CONFIG_MAPPING
 
+    # How weights are stored is no part of the architecture, and transformers would look for the
+    # package that reads them.
+    values = {key: value for key, value in raw.items() if key not in _QUANTIZATION_KEYS}
     try:
         with quiet_transformers():
-            return CONFIG_MAPPING[raw["model_type"]].from_dict(copy.deepcopy(dict(raw)))
+            return CONFIG_MAPPING[raw["model_type"]].from_dict(copy.deepcopy(values))
     except Exception as error:  # transformers raises many types here; none of them is a bug of ours
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
         raise CheckpointError(
@@ -166,14 +190,13 @@ def _parse(raw: Mapping[str, Any]) -> Any:
 
 
 def _refuse_what_is_not_computed(raw: Mapping[str, Any], config: Any) -> None:
-    for key in ("quantization_config", "use_bidirectional_attention"):
-        if raw.get(key):
-            raise UnsupportedModelError(
-                f"config.json sets {key}, which is not supported.",
-                field=key,
-                value=raw[key],
-                remedy="Use a checkpoint with plain float weights and causal attention.",
-            )
+    if raw.get("use_bidirectional_attention"):
+        raise UnsupportedModelError(
+            "config.json sets use_bidirectional_attention, which is not supported.",
+            field="use_bidirectional_attention",
+            value=raw["use_bidirectional_attention"],
+            remedy="Use a model with causal attention.",
+        )
     if config.num_attention_heads % config.num_key_value_heads:
         raise CheckpointError(
             f"{config.num_attention_heads} query heads cannot share "
@@ -260,8 +283,14 @@ def _id_tuple(value: int | list[int] | None) -> tuple[int, ...]:
 
 
 def hf_stored_dtype(folder: Path) -> str:
-    """Return the type that ``config.json`` gives for the weights, or ``unknown``."""
+    """Return the type that ``config.json`` gives for the weights, or ``unknown``.
+
+    Coded weights go by the method that coded them, such as ``gptq``.
+    """
     raw = read_json(folder / "config.json")
+    settings = quantization_settings(raw)
+    if settings is not None and settings.get("quant_method"):
+        return str(settings["quant_method"])
     for part in (raw, raw.get("text_config") or {}):
         for key in ("dtype", "torch_dtype"):
             if part.get(key):

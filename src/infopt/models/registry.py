@@ -79,6 +79,26 @@ _GEMMA_NOTICE = (
     "https://ai.google.dev/gemma/terms"
 )
 
+# Trained by `infopt train-tiny`; they come with the package, so they need no network at all.
+_SHIPPED = Path(__file__).parent / "shipped"
+_SHIPPED_NOTICE = (
+    "Trained on the documentation and the standard library of CPython, Copyright (c) Python "
+    "Software Foundation, licensed under PSF-2.0."
+)
+
+
+def _shipped(slug: str, description: str) -> ModelEntry:
+    return ModelEntry(
+        slug=slug,
+        format="safetensors",
+        sources=(PathSource(str(_SHIPPED / slug)),),
+        licence="Apache-2.0 AND PSF-2.0",
+        stored_dtype="bfloat16",
+        notice=_SHIPPED_NOTICE,
+        description=description,
+    )
+
+
 _BUILT_IN = (
     ModelEntry(
         slug="smollm2-135m-instruct-q4_1",
@@ -104,6 +124,11 @@ _BUILT_IN = (
         notice=_GEMMA_NOTICE,
         description="Gemma 3 270M (base), 253 MB: sliding windows, 262,144 tokens, tied head.",
     ),
+    _shipped(
+        "tiny-dense", "2.1M weights that were never quantized, trained from Python's own text."
+    ),
+    _shipped("tiny-draft", "0.4M weights, the tokenizer of tiny-dense: its draft model."),
+    _shipped("tiny-moe", "3.3M weights, of which a token reads as many as in tiny-dense."),
 )
 
 _entries: dict[str, ModelEntry] = {entry.slug: entry for entry in _BUILT_IN}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,13 +12,14 @@ from infopt.errors import CheckpointError
 from infopt.models import tensor_names
 from infopt.models.checkpoint import Checkpoint
 from infopt.models.config import ModelConfig
-from infopt.models.hf_config import hf_config, read_json, text_config
+from infopt.models.hf_config import hf_config, quantization_settings, read_json, text_config
+from infopt.models.packed import CodedTensor, PackedReader, packed_reader
+from infopt.models.shard_files import INDEX_NAME, SINGLE_NAME, ShardFiles
 
 if TYPE_CHECKING:
     from infopt.models.tokenizer import Tokenizer
 
-INDEX_NAME = "model.safetensors.index.json"
-SINGLE_NAME = "model.safetensors"
+__all__ = ["INDEX_NAME", "SINGLE_NAME", "SafetensorsCheckpoint"]
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -51,11 +51,18 @@ class SafetensorsCheckpoint(Checkpoint):
     def __init__(self, path: Path) -> None:
         """Read configuration and headers and compare them."""
         self.path = path
-        self._files: dict[str, Any] = {}
         self._tokenizer: Tokenizer | None = None
-        self.config = self._read_config()
+        raw = read_json(path / "config.json")
+        text_config(raw)  # an unsupported architecture is reported before anything else is read
+        settings = quantization_settings(raw)
+        self._reader: PackedReader | None = None if settings is None else packed_reader(settings)
+        self.config = self._read_config(raw)
         self._expected = tensor_names.expected_tensors(self.config)
-        self._shards = self._find_shards()
+        self._linears = tensor_names.linear_layers(self.config)
+        self._files = ShardFiles(path)
+        self._dense: dict[str, str] = {}
+        self._coded: dict[str, dict[str, str]] = {}
+        self._sort_tensors()
         tensor_names.check_tensors(self._shapes(), self.config, path.name)
         self._check_tied_head()
 
@@ -65,17 +72,36 @@ class SafetensorsCheckpoint(Checkpoint):
 
     def get(self, name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Read one tensor (see `Checkpoint.get`)."""
-        if name not in self._expected:
-            raise CheckpointError(f"{self.path.name} has no tensor {name!r}.", field=name)
+        coded = self.coded(name.removesuffix(".weight"))
+        if coded is not None:
+            return coded.dequantize(dtype)
         values = self._read(name)
         if self.config.family == "gemma3_text" and tensor_names.is_norm(name):
             values = values.float() + 1.0
         return values.to(dtype)
 
+    @property
+    def coded_layers(self) -> list[str]:
+        """Names of the linear layers whose weights are codes."""
+        return list(self._coded)
+
+    def coded(self, layer: str) -> CodedTensor | None:
+        """Return the codes of a linear layer, or None where it is not coded."""
+        parts = self._coded.get(layer)
+        if parts is None or self._reader is None:
+            return None
+        tensors = {part: self._files.read(stored) for part, stored in parts.items()}
+        return self._reader.read(_layer_of(parts), self._shape(layer), tensors)
+
+    def stored(self, name: str) -> torch.Tensor | None:
+        """Read a tensor as it is stored, nothing folded in; None where it is coded."""
+        return None if name.removesuffix(".weight") in self._coded else self._read(name)
+
     def stored_dtype(self, name: str) -> torch.dtype:
-        """Return the type in which a tensor is stored."""
-        shard, stored = self._shards[name]
-        return _DTYPES[self._open(shard).get_slice(stored).get_dtype()]
+        """Return the type of a tensor; of a coded layer, the type of the embedding."""
+        is_coded = name.removesuffix(".weight") in self._coded
+        stored = self._dense[tensor_names.EMBEDDING if is_coded else name]
+        return _DTYPES[self._files.header(stored).dtype]
 
     def tokenizer(self) -> Tokenizer:
         """Return the folder's tokenizer, built on the first call."""
@@ -87,13 +113,16 @@ class SafetensorsCheckpoint(Checkpoint):
 
     def close(self) -> None:
         """Let go of the shards."""
-        self._files = {}
+        self._files.close()
 
-    def _read_config(self) -> ModelConfig:
+    def _read(self, name: str) -> torch.Tensor:
+        if name not in self._dense or name not in self._expected:
+            raise CheckpointError(f"{self.path.name} has no tensor {name!r}.", field=name)
+        return self._files.read(self._dense[name])
+
+    def _read_config(self, raw: dict) -> ModelConfig:
         from infopt.models.tokenizer import has_tokenizer
 
-        raw = read_json(self.path / "config.json")
-        text_config(raw)  # an unsupported architecture is reported before anything else is read
         generation = self.path / "generation_config.json"
         return hf_config(
             raw,
@@ -101,72 +130,74 @@ class SafetensorsCheckpoint(Checkpoint):
             generation=read_json(generation) if generation.exists() else None,
         )
 
-    def _find_shards(self) -> dict[str, tuple[str, str]]:
-        """Return canonical name -> (shard file, name in the shard)."""
-        shards: dict[str, tuple[str, str]] = {}
-        for stored, shard in self._stored_tensors().items():
+    def _sort_tensors(self) -> None:
+        """Find out which tensors are dense and which belong to coded layers."""
+        parts: dict[str, dict[str, str]] = {}
+        for stored in self._files.shards:
             if _BUFFERS.search(stored) or _VISION.match(stored):
                 continue
             name = _canonical_name(stored)
-            tied_head = name == tensor_names.HEAD and self.config.tie_word_embeddings
-            if name not in self._expected and not tied_head:
+            layer, _, part = name.rpartition(".")
+            if self._is_dense(name):
+                self._dense[name] = stored
+            elif self._reader and layer in self._linears and part in self._reader.parts:
+                parts.setdefault(layer, {})[part] = stored
+            elif not self._is_empty_bias(layer, part, stored):
+                shard = self._files.shards[stored]
                 raise tensor_names.unknown_tensor(stored, self._expected, shard)
-            self._check_dtype(stored, shard)
-            shards[name] = (shard, stored)
-        return shards
+        self._sort_layers(parts)
+        for stored in self._dense.values():
+            self._check_dtype(stored)
 
-    def _stored_tensors(self) -> dict[str, str]:
-        if (self.path / INDEX_NAME).exists():
-            return self._read_index()
-        files = sorted(f.name for f in self.path.glob("*.safetensors"))
-        if len(files) > 1 and SINGLE_NAME not in files:
-            raise CheckpointError(
-                f"{self.path} holds {len(files)} safetensors files and no {INDEX_NAME}, so it is "
-                "not known which file each tensor comes from.",
-                field=INDEX_NAME,
-                value=files,
-            )
-        file = SINGLE_NAME if SINGLE_NAME in files else files[0]
-        return dict.fromkeys(self._open(file).keys(), file)
+    def _sort_layers(self, parts: dict[str, dict[str, str]]) -> None:
+        if self._reader is None:
+            return
+        for layer in self._linears:
+            stored = dict(parts.get(layer, {}))
+            weight = f"{layer}.weight"
+            if weight in self._dense:
+                stored["weight"] = self._dense[weight]
+            if not stored:
+                continue  # reported as missing, with everything else that is
+            found = {part: self._files.header(name) for part, name in stored.items()}
+            if self._reader.is_coded(_layer_of(stored), self._shape(layer), found):
+                self._coded[layer] = stored
+                self._dense.pop(weight, None)
 
-    def _read_index(self) -> dict[str, str]:
-        # The index decides: a shard may hold further tensors, even of the same name (left over
-        # from an earlier save), and those must not win.
-        try:
-            index = json.loads((self.path / INDEX_NAME).read_text(encoding="utf-8"))["weight_map"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"{self.path / INDEX_NAME} has no weight_map.", field=INDEX_NAME
-            ) from error
-        for shard in sorted(set(index.values())):
-            if Path(shard).name != shard or not (self.path / shard).is_file():
-                raise _stale_index(f"names the file {shard!r}, which is not there", shard)
-            stored = set(self._open(shard).keys())
-            for name, file in index.items():
-                if file == shard and name not in stored:
-                    raise _stale_index(f"says that {name!r} is in {shard!r}, but it is not", name)
-        return index
+    def _is_dense(self, name: str) -> bool:
+        tied_head = name == tensor_names.HEAD and self.config.tie_word_embeddings
+        return name in self._expected or tied_head
+
+    def _is_empty_bias(self, layer: str, part: str, stored: str) -> bool:
+        """Some quantizers store a bias of zeros for each layer of a model that has none."""
+        if self._reader is None or part != "bias" or layer not in self._linears:
+            return False
+        return not bool(self._files.read(stored).any())
+
+    def _shape(self, layer: str) -> tuple[int, int]:
+        num_out, num_in = self._expected[f"{layer}.weight"]
+        return num_out, num_in
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {
-            name: tuple(self._open(shard).get_slice(stored).get_shape())
-            for name, (shard, stored) in self._shards.items()
-        }
+        shapes = {name: self._files.header(stored).shape for name, stored in self._dense.items()}
+        coded = {f"{layer}.weight": self._shape(layer) for layer in self._coded}
+        return shapes | coded
 
-    def _check_dtype(self, stored: str, shard: str) -> None:
-        dtype = self._open(shard).get_slice(stored).get_dtype()
+    def _check_dtype(self, stored: str) -> None:
+        dtype = self._files.header(stored).dtype
         if dtype not in _DTYPES:
             raise CheckpointError(
-                f"{stored!r} in {shard} is stored as {dtype}.",
+                f"{stored!r} in {self._files.shards[stored]} is stored as {dtype}.",
                 field=stored,
                 value=dtype,
                 remedy=f"Supported types: {', '.join(_DTYPES)}.",
             )
 
     def _check_tied_head(self) -> None:
-        if not self.config.tie_word_embeddings or tensor_names.HEAD not in self._shards:
+        head = self._dense.get(tensor_names.HEAD)
+        if not self.config.tie_word_embeddings or head is None:
             return
-        if not torch.equal(self._read(tensor_names.HEAD), self._read(tensor_names.EMBEDDING)):
+        if not torch.equal(self._files.read(head), self._read(tensor_names.EMBEDDING)):
             raise CheckpointError(
                 f"{self.path.name} stores an lm_head.weight that differs from the embedding, and "
                 "config.json says that they are tied.",
@@ -175,23 +206,10 @@ class SafetensorsCheckpoint(Checkpoint):
                 remedy="Set tie_word_embeddings to false if the stored head is meant.",
             )
 
-    def _read(self, name: str) -> torch.Tensor:
-        shard, stored = self._shards[name]
-        return self._open(shard).get_tensor(stored)
 
-    def _open(self, shard: str) -> Any:
-        if shard not in self._files:
-            from safetensors import SafetensorError, safe_open
-
-            try:
-                self._files[shard] = safe_open(self.path / shard, framework="pt")
-            except SafetensorError as error:
-                raise CheckpointError(
-                    f"{self.path / shard} is not a complete safetensors file ({error}).",
-                    field=shard,
-                    remedy="Fetch it again.",
-                ) from error
-        return self._files[shard]
+def _layer_of(parts: dict[str, str]) -> str:
+    """Return the name of a layer in the file from the names of its tensors."""
+    return next(iter(parts.values())).rpartition(".")[0]
 
 
 def _canonical_name(stored: str) -> str:
@@ -199,13 +217,3 @@ def _canonical_name(stored: str) -> str:
         if stored.startswith(prefix):
             return replacement + stored.removeprefix(prefix)
     return stored
-
-
-def _stale_index(what: str, value: str) -> CheckpointError:
-    return CheckpointError(
-        f"{INDEX_NAME} is stale: it {what}.",
-        field=INDEX_NAME,
-        value=value,
-        remedy="Fetch the missing file, or save the checkpoint again so that the index is "
-        "rewritten.",
-    )

@@ -52,6 +52,15 @@ def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def linear_layers(config: ModelConfig) -> list[str]:
+    """Return the names of all linear layers, a head that is not tied included."""
+    return [
+        name.removesuffix(".weight")
+        for name, shape in expected_tensors(config).items()
+        if len(shape) == 2 and name != EMBEDDING
+    ]
+
+
 def is_norm(name: str) -> bool:
     """Tell whether a canonical name is an RMS norm's weight."""
     return name.endswith("norm.weight")

@@ -71,6 +71,8 @@ class OpSet:
     rotary_and_write: Callable[..., Any]
     attention: Callable[..., Any]
     layer_stack: Callable[..., Any]
+    draw_tokens: Callable[..., Any]
+    experts: Callable[..., Any]
     choices: dict[str, OpChoice]
 
     def describe(self) -> dict[str, dict[str, str]]:
@@ -83,7 +85,16 @@ class OpSet:
 
 def implementations() -> dict[str, list[Implementation]]:
     """Return all known implementations per op, fastest first."""
-    from infopt.ops import activation, attention, layer_stack, linear, rms_norm, rotary
+    from infopt.ops import (
+        activation,
+        attention,
+        experts,
+        layer_stack,
+        linear,
+        rms_norm,
+        rotary,
+        sampling,
+    )
 
     return {
         "linear": linear.IMPLEMENTATIONS,
@@ -92,6 +103,8 @@ def implementations() -> dict[str, list[Implementation]]:
         "rotary_and_write": rotary.IMPLEMENTATIONS,
         "attention": attention.IMPLEMENTATIONS,
         "layer_stack": layer_stack.IMPLEMENTATIONS,
+        "draw_tokens": sampling.IMPLEMENTATIONS,
+        "experts": experts.IMPLEMENTATIONS,
     }
 
 

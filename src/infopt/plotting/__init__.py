@@ -13,8 +13,9 @@ from infopt.plotting.bars import bars_with_interval
 from infopt.plotting.fronts import pareto
 from infopt.plotting.latency import ecdf, latency_percentiles
 from infopt.plotting.load import goodput_curve, throughput_vs_batch
+from infopt.plotting.op_shares import op_shares
 from infopt.plotting.ratios import ratio_forest
-from infopt.plotting.rooflines import roofline
+from infopt.plotting.rooflines import op_roofline, roofline
 from infopt.plotting.saturation import load_curve
 from infopt.plotting.saving import save
 from infopt.plotting.steps import fragmentation, step_breakdown
@@ -32,6 +33,8 @@ __all__ = [
     "latency_percentiles",
     "load_curve",
     "marker_of",
+    "op_roofline",
+    "op_shares",
     "pareto",
     "ratio_forest",
     "results_table",

@@ -10,7 +10,23 @@ from infopt.errors import ResultError
 from infopt.plotting.axes import legend_beside, new_axes, set_title
 from infopt.plotting.bars import cut_name
 from infopt.plotting.data import floats, names, usable_rows
-from infopt.plotting.style import BLACK, GREY, colors_for, markers_for, styled
+from infopt.plotting.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    LIGHT_GREY,
+    MARKERS,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    YELLOW,
+    colors_for,
+    markers_for,
+    styled,
+)
+from infopt.results.table import require_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,6 +34,22 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("roofline.bytes", "roofline.flops", "roofline.measured_s")
 _GIGA = 1e9
+
+OP_COLUMNS = ("step", "op", "measured_s", "predicted_s", "bytes", "flops")
+OP_COLORS = {
+    "norm": PURPLE,
+    "qkv": SKY,
+    "rotary": "#303030",
+    "attention": GREEN,
+    "output": BLUE,
+    "gate_up": ORANGE,
+    "activation": GREY,
+    "down": YELLOW,
+    "head": VERMILION,
+    "sampling": "#7B4B2A",
+    "between": LIGHT_GREY,
+}
+"""Colour of each op of a step, the same in all plots of ops."""
 
 
 @styled
@@ -44,9 +76,7 @@ def roofline(
     Raises:
         ResultError: Bandwidth or FLOP/s is not positive, or no run has counted work.
     """
-    for name, value in (("bandwidth", bandwidth), ("flops", flops)):
-        if not value > 0:
-            raise ResultError(f"{name} must be positive, got {value!r}.", field=name, value=value)
+    _check_limits(bandwidth, flops)
     table, _ = usable_rows(df, _COLUMNS, "roofline")
     moved, work, time_s = (floats(table, column) for column in _COLUMNS)
     intensity, achieved = work / moved, work / time_s
@@ -65,16 +95,74 @@ def roofline(
             label=f"{cut_name(name)} ({share[i]:.0%})",
             zorder=3,
         )
+    _name_axes(ax)
+    legend_beside(ax, "Share of the roof")
+    best = int(np.argmax(share))
+    set_title(ax, title or f"{labels[best]} comes closest to the roof: {share[best]:.0%}")
+    return ax
+
+
+@styled
+def op_roofline(
+    ops: pd.DataFrame,
+    bandwidth: float,
+    flops: float,
+    *,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw single ops under the roof: a colour per op, a marker per step.
+
+    Args:
+        ops: One row per step and op: ``step``, ``op``, ``measured_s``, ``predicted_s``, ``bytes``
+            and ``flops``. Rows without counted work are left out.
+        bandwidth: Measured memory bandwidth in bytes per second.
+        flops: Measured FLOP/s.
+        title: The finding; default names the op that takes longest beyond its limit.
+        ax: Where to draw.
+
+    Raises:
+        ResultError: Bandwidth or FLOP/s is not positive, columns are missing, or no op has work.
+    """
+    _check_limits(bandwidth, flops)
+    table, _ = usable_rows(ops, OP_COLUMNS[2:], "op_roofline")
+    require_columns(table, OP_COLUMNS[:2], "op_roofline")
+    ax = new_axes(ax, (8.4, 4.8))
+    intensity = floats(table, "flops") / floats(table, "bytes")
+    achieved = floats(table, "flops") / floats(table, "measured_s")
+    _draw_roof(ax, intensity, bandwidth, flops)
+    steps = list(dict.fromkeys(names(table, "step")))
+    markers = dict(zip(steps, MARKERS, strict=False))
+    for op, step, x, y in zip(
+        names(table, "op"), names(table, "step"), intensity, achieved / _GIGA, strict=True
+    ):
+        ax.plot(x, y, linestyle="none", marker=markers[step], color=OP_COLORS[op], alpha=0.9)
+    for op in dict.fromkeys(names(table, "op")):
+        ax.plot([], [], linestyle="none", marker="o", color=OP_COLORS[op], label=op)
+    for step in steps:
+        ax.plot([], [], linestyle="none", marker=markers[step], color=GREY, label=step)
+    _name_axes(ax)
+    legend_beside(ax, "Op (colour), step (marker)")
+    beyond = floats(table, "measured_s") - floats(table, "predicted_s")
+    worst = table.iloc[int(np.argmax(beyond))]
+    default = f"{worst['op']} is furthest beyond its limit: {beyond.max() * 1e3:.3g} ms in a step"
+    set_title(ax, title or f"{default} ({worst['step']})")
+    return ax
+
+
+def _check_limits(bandwidth: float, flops: float) -> None:
+    for name, value in (("bandwidth", bandwidth), ("flops", flops)):
+        if not value > 0:
+            raise ResultError(f"{name} must be positive, got {value!r}.", field=name, value=value)
+
+
+def _name_axes(ax: Axes) -> None:
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.set_xlabel("Arithmetic intensity (FLOP per byte moved)")
     ax.set_ylabel("Achieved (GFLOP/s)   better →")
-    legend_beside(ax, "Share of the roof")
-    best = int(np.argmax(share))
-    set_title(ax, title or f"{labels[best]} comes closest to the roof: {share[best]:.0%}")
-    return ax
 
 
 def _draw_roof(ax: Axes, intensity: np.ndarray, bandwidth: float, flops: float) -> None:

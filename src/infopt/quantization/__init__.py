@@ -7,6 +7,19 @@ contents, so that imports point one way.
 
 from __future__ import annotations
 
+from infopt.quantization.calibration import CalibrationSet
+from infopt.quantization.prepare import prepare_checkpoint
+from infopt.quantization.quantize import quantize_model
+from infopt.quantization.report import QuantizationReport
 from infopt.quantization.scheme import SCHEMES, Scheme, SchemeReport, make_scheme
 
-__all__ = ["SCHEMES", "Scheme", "SchemeReport", "make_scheme"]
+__all__ = [
+    "SCHEMES",
+    "CalibrationSet",
+    "QuantizationReport",
+    "Scheme",
+    "SchemeReport",
+    "make_scheme",
+    "prepare_checkpoint",
+    "quantize_model",
+]

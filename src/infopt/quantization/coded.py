@@ -101,6 +101,9 @@ class ActivationFormat:
     scale: float | None = None
 
 
+FLOAT_INPUT = ActivationFormat()
+
+
 @dataclass(slots=True)
 class CodedWeight:
     """The weight of one linear layer.
@@ -119,7 +122,7 @@ class CodedWeight:
     codes: torch.Tensor
     scale: torch.Tensor
     zero: torch.Tensor | None = None
-    activation: ActivationFormat = ActivationFormat()
+    activation: ActivationFormat = FLOAT_INPUT
     group_index: torch.Tensor | None = None
 
     @property
@@ -134,10 +137,10 @@ class CodedWeight:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of codes, scales and zero points, codes packed to their bits."""
+        """Bytes of codes, scales and zero points: codes in their bits, scales in 16 if those do."""
         packed = self.codes.numel() * self.format.bits // 8
         zeros = 0 if self.zero is None else self.zero.numel() * self.format.bits // 8
-        return packed + zeros + self.scale.nbytes
+        return packed + zeros + self.scale.numel() * (2 if _fits_16_bits(self.scale) else 4)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the weight that the codes stand for, computed in float32 and rounded once."""
@@ -173,3 +176,9 @@ class CodedWeight:
             return self.group_index.long()
         size = self.format.group_size or self.in_features
         return torch.arange(self.in_features, device=self.codes.device) // size
+
+
+def _fits_16_bits(scale: torch.Tensor) -> bool:
+    """Tell whether scales are numbers of float16 or bfloat16."""
+    wide = scale.float()
+    return any(torch.equal(wide.to(t).float(), wide) for t in (torch.float16, torch.bfloat16))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,11 +11,15 @@ from typing import Any, Protocol
 
 import torch
 
+from infopt.errors import ConfigError, nearest
 from infopt.models.checkpoint import Checkpoint
 from infopt.models.linear_source import LinearSource
 from infopt.ops import OpSet
 from infopt.ops.linear import Linear
+from infopt.quantization.names import EXAMPLES, parse
 from infopt.registry import Registry
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -23,15 +28,26 @@ class SchemeReport:
 
     Attributes:
         scheme: Its name.
-        formats: Number of layers by the format they got, such as ``q4_1`` or ``bfloat16``.
+        formats: Number of products by the format they got, such as ``q4_1`` or ``bfloat16``.
         backend: Which kernels multiply: ``cpu``, ``reference``, ...
         reason: Why not a faster one.
+        path: ``packed``, ``dequantized`` (float weights with the values of the codes), both, or
+            ``float`` where nothing is quantized.
+        weight_bits: Bits per weight of the products, scales and zero points included.
+        on_stored_grid: Whether the codes of the layers (the head has a format of its own) stand for
+            exactly the stored weights, which come from a file quantized that way: such a result
+            says nothing about the scheme. None: not known.
+        details: What calibration and quantization recorded.
     """
 
     scheme: str
     formats: Counter[str] = field(default_factory=Counter)
     backend: str = "reference"
     reason: str = "preferred"
+    path: str = "float"
+    weight_bits: float | None = None
+    on_stored_grid: bool | None = None
+    details: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for records."""
@@ -40,6 +56,10 @@ class SchemeReport:
             "formats": dict(self.formats),
             "backend": self.backend,
             "reason": self.reason,
+            "path": self.path,
+            "weight_bits": self.weight_bits,
+            "on_stored_grid": self.on_stored_grid,
+            **({"details": self.details} if self.details else {}),
         }
 
 
@@ -61,6 +81,8 @@ Raises:
 """
 
 SCHEMES: Registry[SchemeMaker] = Registry("quantization")
+"""Schemes of one name each; names with options (``int4-awq-g64``) are in
+:mod:`infopt.quantization.names`."""
 
 
 class DenseScheme:
@@ -90,5 +112,39 @@ def make_scheme(
     Raises:
         ConfigError: Unknown name, or the scheme does not fit.
     """
-    importlib.import_module("infopt.quantization.stored")
-    return SCHEMES.get(name)(checkpoint, ops, device, dtype)
+    check_name(name)
+    if is_coded(checkpoint):
+        return importlib.import_module("infopt.quantization.coded_scheme").stored_codes(
+            name, checkpoint, ops, device, dtype
+        )
+    recipe = parse(name)
+    if recipe is None:
+        return SCHEMES.get(name)(checkpoint, ops, device, dtype)
+    return importlib.import_module("infopt.quantization.coded_scheme").codes_made_now(
+        recipe, checkpoint, ops, device, dtype
+    )
+
+
+def is_coded(checkpoint: Checkpoint) -> bool:
+    """Tell whether a checkpoint's layers are codes of a quantization_config."""
+    return bool(checkpoint.coded_layers)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that stands for no scheme.
+
+    Raises:
+        ConfigError: Holds the nearest name and all valid ones.
+    """
+    for module in ("stored", "bnb_scheme"):
+        importlib.import_module(f"infopt.quantization.{module}")
+    if name in SCHEMES or parse(name) is not None:
+        return
+    known = [*SCHEMES.names(), *EXAMPLES]
+    raise ConfigError(
+        f"Unknown quantization {name!r}.{nearest(name, known)}",
+        field="quantization",
+        value=name,
+        remedy=f"Valid names: {', '.join(known)}; int2, int3, int4 and int8 take -rtn, -awq or "
+        "-gptq, a group (-g32, -g64, ... or -channel), -asym and -a8.",
+    )

@@ -30,6 +30,7 @@ SCHEDULING_OPTIONS = frozenset(
         "kv_cache_memory_gib",
         "enable_prefix_caching",
         "preemption",
+        "cuda_graphs",
         "swap_memory_gib",
         "max_num_waiting",
         "num_threads",

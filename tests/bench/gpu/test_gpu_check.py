@@ -8,11 +8,14 @@ import json
 import pytest
 import torch
 
+from infopt import LLM
 from infopt.bench import gpu_check
 from infopt.bench.gpu.budget import Budget
 from infopt.bench.gpu.case import KernelCase
 from infopt.bench.gpu.energy import joules_of
+from infopt.bench.gpu.engine import REPEATS, graph_rates, without_graphs
 from infopt.bench.gpu.kernels import bound_seconds
+from infopt.engine.decode_graphs import DecodeGraphs, GraphLimits
 from infopt.errors import BackendError
 
 needs_triton = pytest.mark.skipif(
@@ -35,6 +38,43 @@ def test_engine_section_agrees_with_transformers(tmp_path):
     assert section["result"]["ops"]["attention"]["backend"] == "triton"
     assert section["result"]["agreement"]["max_relative_error"] <= 1e-4
     assert set(section["result"]["decode"]) == {"2"}
+    graphs = section["result"]["graphs"]
+    assert (graphs["state"], graphs["reason"], graphs["decode"]) == ("off", "a cpu has none", {})
+    assert "graphs against launches off, a cpu has none" in gpu_check.summary_line("tiny", section)
+
+
+def test_graphs_are_measured_beside_launches(tiny_model_dir, monkeypatch):
+    """With an imitation that calls the step again: both arms run, and only one is replayed."""
+
+    def steady(run, count):  # the time of so few tokens is noise
+        run(count)
+        return float(count)
+
+    class Rerun:
+        def capture(self, step):
+            return step
+
+    monkeypatch.setattr("infopt.bench.gpu.engine._seconds", steady)
+    with LLM(str(tiny_model_dir("llama")), dtype="float32", max_num_seqs=4) as llm:
+        runner = llm.engine.runner
+        limits = GraphLimits.of(runner.layout, 4, 512)
+        runner.graphs = DecodeGraphs(runner.compute, Rerun(), limits, runner.device)
+        section = graph_rates(llm, (1, 3), 5, 3, Budget(60))
+        with without_graphs(llm):
+            assert llm.stats()["cuda_graphs"]["state"] == "off"
+        assert runner.graphs is not None
+    assert section["state"] == "on"
+    num_replays = 3 * (REPEATS + 1)  # the token after the prompt comes from a chunk
+    assert section["buckets"] == dict.fromkeys(
+        ["1 rows x 32 pages", "4 rows x 32 pages"], num_replays
+    )
+    for batch in ("1", "3"):
+        rates = section["decode"][batch]
+        assert rates["reference"] == "launches", rates
+        assert set(rates["ratios"]) == {"graphs"}
+        assert (
+            rates["samples"]["graphs"] == rates["samples"]["launches"] == [float(batch)] * REPEATS
+        )
 
 
 @needs_triton

@@ -3,11 +3,13 @@
 import pandas as pd
 import pytest
 
+from infopt.bench.roofline_ops import OPS
 from infopt.errors import ConfigError, ResultError
 from infopt.experiments.findings import batching
 from infopt.experiments.findings.data import StageResults, choices_table
 from infopt.experiments.findings.miniature import miniature_specs
 from infopt.experiments.findings.roofline import RooflineStory
+from infopt.experiments.findings.step_ops import OpStory
 from infopt.experiments.findings.step_times import step_time_axes, utilisation
 from infopt.experiments.findings.tables import (
     compare_table,
@@ -147,6 +149,24 @@ def test_choices_are_a_table_with_their_reason(results):
     assert table.loc["scheduling", "why"] == "because"
 
 
+def op_samples(slug):
+    """A decode of 4 in which gate_up takes 7 of 17 ms, and a prefill mostly between ops."""
+    samples = []
+    for i, (tokens, cached) in enumerate(((4, 127), (128, 0))):
+        values = {"num_tokens": tokens, "num_cached": cached, "whole_s": 0.015 + i}
+        values["between.measured_s"] = 0.001 + i
+        for op in OPS:
+            values[f"{op}.measured_s"] = 0.007 if op == "gate_up" else 0.001
+            values[f"{op}.predicted_s"] = 0.0008
+            values[f"{op}.bytes"] = 8e7
+            values[f"{op}.flops"] = 8e8 + 1e9 * i
+        samples += [
+            {"slug": slug, "name": f"ops.{key}", "index": i, "value": value}
+            for key, value in values.items()
+        ]
+    return samples
+
+
 @pytest.fixture
 def story():
     """A machine of 100 GB/s and 1 TFLOP/s; a step of 8 sequences takes twice that of one."""
@@ -179,6 +199,7 @@ def story():
                     {"slug": own["slug"], "name": prefix + key, "index": i, "value": value}
                     for key, value in values.items()
                 ]
+        samples += op_samples(own["slug"])
     data = StageResults(pd.DataFrame(rows), pd.DataFrame(samples), {}, "", is_miniature=False)
     return RooflineStory(data)
 
@@ -225,6 +246,57 @@ def test_the_step_plot_has_units_bounds_and_the_finding(story):
     assert sorted(labels) == sorted(
         f"{name}, {what}" for name in curves for what in ("measured", "least possible")
     )
+
+
+def test_the_largest_op_and_its_distance_are_named(story):
+    ops = story.ops
+    assert ops.steps == ["decode of 4", "prefill of 128"]
+    assert ops.sentence("decode of 4") == (
+        "in a decode of 4 the largest term is **gate_up** with 41% of the step (7.00 ms), 8.8x its "
+        "limit (memory). The most time beyond a limit goes to gate_up: 6.20 ms (36% of the "
+        "step)."
+    )
+    assert "**between**" in ops.sentence("prefill of 128")
+    assert "which no limit explains" in ops.sentence("prefill of 128")
+    assert ops.shares_title() == (
+        "bfloat16: gate_up takes 41% of the step (decode of 4), gate_up 41% (decode of 4)"
+    )
+    assert ops.answer().endswith(
+        "took: decode of 4 17.00 ms (15.00), prefill of 128 1017.00 ms (1015.00)."
+    )
+    assert ops.answer().startswith("- In a decode of 4")
+    assert "Op by op, in a decode of 4 the largest term is **gate_up**" in story.answer()
+    ops.check()
+
+
+def test_ops_are_shown_with_work_share_and_limit(story):
+    details = story.ops.details().data
+    gate_up = details.loc[("decode of 4", "gate_up")]
+    assert gate_up["ms"] == pytest.approx(7)
+    assert gate_up["share (%)"] == pytest.approx(100 * 7 / 17)
+    assert (gate_up["MB"], gate_up["MFLOP"]) == (80, 800)
+    assert gate_up["x limit"] == pytest.approx(8.75)
+    limits = [details.loc[(step, "gate_up"), "limited by"] for step in story.ops.steps]
+    assert limits == ["memory", "arithmetic"]
+    assert "nan" not in story.ops.overview().to_html()
+    shares = story.ops.table.groupby("step")["share"].sum()
+    assert shares.tolist() == pytest.approx([1, 1])
+
+
+def test_a_limit_is_memory_left_of_the_ridge(story):
+    """8e8 FLOP take 0.8 ms at 1 TFLOP/s; 8e7 bytes take 0.8 ms at 100 GB/s, more at 90."""
+    ops = OpStory("x", story.ops.curve, bandwidth=9e10, flops=1e12)
+    limits = ops.details().data["limited by"]
+    assert limits[("decode of 4", "qkv")] == "memory"
+    assert limits[("prefill of 128", "qkv")] == "arithmetic"
+    assert limits[("prefill of 128", "between")] == ""
+
+
+def test_a_run_without_ops_says_so(story):
+    samples = story.data.samples
+    samples["name"] = samples["name"].str.replace("ops.", "other.", regex=False)
+    with pytest.raises(ResultError, match="recorded no single ops"):
+        story.answer()
 
 
 def test_miniatures_ask_the_questions_of_their_stage():

@@ -1,10 +1,11 @@
-"""The engine sections: agreement with transformers, decode rates beside it, energy per token."""
+"""The engine sections: agreement with transformers, rates beside it, energy, worth of graphs."""
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -59,6 +60,7 @@ def engine_section(
         except MeasurementError as error:
             rates = {"reason": error.message}
         report["decode"][str(batch)] = rates
+    report["graphs"] = graph_rates(llm, batches, prompt, decode, budget)
     del llm, peer
     gc.collect()
     if device.type == "cuda":
@@ -123,6 +125,54 @@ def decode_rates(
         per_token = None if joules is None else joules / (batch * (decode + 1))
         energy[name] = {"joules_per_token": per_token, "source": source}
     return paired.to_dict() | {"unit": "tokens/s", "energy_with_prefill": energy}
+
+
+def graph_rates(
+    llm: LLM, batches: tuple[int, ...], prompt: int, decode: int, budget: Budget
+) -> dict[str, Any]:
+    """Return decode tokens/s with and without replayed steps, paired, by batch size.
+
+    Returns:
+        What the engine says of its graphs after the runs; where they are on, ``decode`` holds the
+        ratios to single launches by batch size.
+    """
+    decoded: dict[str, Any] = {}
+    for batch in batches if llm.engine.runner.graphs is not None else ():
+        if budget.is_spent:
+            decoded[str(batch)] = {"reason": "no time left"}
+            continue
+        try:
+            decoded[str(batch)] = _graphs_beside_launches(llm, batch, prompt, decode)
+        except MeasurementError as error:
+            decoded[str(batch)] = {"reason": error.message}
+    return {**llm.stats()["cuda_graphs"], "decode": decoded}
+
+
+def _graphs_beside_launches(llm: LLM, batch: int, prompt: int, decode: int) -> dict[str, Any]:
+    ids = _random_ids(llm, batch, prompt, seed=batch)
+
+    def replayed(count: int) -> None:
+        params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
+        llm.generate(ids, params, use_tqdm=False)
+
+    def launched(count: int) -> None:
+        with without_graphs(llm):
+            replayed(count)
+
+    arms = {"launches": launched, "graphs": replayed}
+    rates = {name: _rate(run, batch, decode) for name, run in arms.items()}
+    return run_paired(rates, "launches", REPEATS).to_dict() | {"unit": "tokens/s"}
+
+
+@contextmanager
+def without_graphs(llm: LLM) -> Iterator[None]:
+    """Launch every kernel from Python until the block ends."""
+    runner = llm.engine.runner
+    graphs, runner.graphs = runner.graphs, None
+    try:
+        yield
+    finally:
+        runner.graphs = graphs
 
 
 def _rate(run: Callable[[int], None], batch: int, decode: int) -> Callable[[], float]:

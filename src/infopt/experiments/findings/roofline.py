@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from infopt.experiments.findings.data import StageResults
+from infopt.experiments.findings.step_ops import PREFIX, OpStory
 from infopt.experiments.findings.step_times import step_points, utilisation
 from infopt.experiments.findings.tables import ratio_sentence
 from infopt.plotting.data import floats
@@ -58,6 +59,16 @@ class RooflineStory:
     def prefill(self, precision: str) -> pd.DataFrame:
         """Return the prefill steps of a precision by number of tokens."""
         return self.data.curve(precision, "prefill_")
+
+    @cached_property
+    def ops(self) -> OpStory:
+        """The single ops of the best precision.
+
+        Raises:
+            ResultError: The run recorded none.
+        """
+        curve = self.data.curve(self.best, PREFIX)
+        return OpStory(self.best, curve, self.bandwidth, self.flops(self.best))
 
     def machine_table(self) -> pd.DataFrame:
         """Return what the machine can do, by precision."""
@@ -149,6 +160,7 @@ class RooflineStory:
             f"{full['FLOP per byte']:.0f} FLOP per byte and used {full['MFU (%)']:.0f} % of the "
             "arithmetic.",
             f"A decode step for {batch:.0f}x the sequences took {growth:.1f}x the time: **batch**.",
+            f"Op by op, {self.ops.sentence(self.ops.steps[0])}",
             *self._precision_lines(),
         ]
         return "\n".join(f"- {line}" for line in lines)

@@ -13,30 +13,38 @@ import torch
 
 from infopt.ops.cpu.attention import load_attention
 from infopt.ops.cpu.build import extension, why_no_extension
+from infopt.ops.cpu.experts import load_experts
 from infopt.ops.cpu.layer_stack import load_layer_stack
 from infopt.ops.cpu.linear import PackedLinear, why_not_faster
 from infopt.ops.cpu.rotary import load_rotary_and_write
+from infopt.ops.cpu.sampling import load_draw_tokens
 from infopt.ops.dispatch import OpTarget
 
 __all__ = [
     "load_add_rms_norm",
     "load_attention",
+    "load_draw_tokens",
+    "load_experts",
     "load_gated_activation",
     "load_layer_stack",
     "load_linear",
     "load_rotary_and_write",
     "why_not",
+    "why_not_float",
     "why_not_linear",
 ]
 
 
 def why_not(target: OpTarget) -> str | None:
     """Return why the kernels cannot run on a target, or None. May compile them."""
-    if target.device.type != "cpu":
-        return "a CPU path"
-    if target.dtype not in (torch.float32, torch.bfloat16):
+    if target.device.type == "cpu" and target.dtype not in (torch.float32, torch.bfloat16):
         return f"{target.dtype} is not float32 or bfloat16"
-    return why_no_extension()
+    return why_not_float(target)
+
+
+def why_not_float(target: OpTarget) -> str | None:
+    """Return why kernels on float32 cannot run beside a model of any type, or None."""
+    return why_no_extension() if target.device.type == "cpu" else "a CPU path"
 
 
 def why_not_linear(target: OpTarget) -> str | None:

@@ -1,11 +1,12 @@
-"""Products with quantized weights in C++: int8, int4 in groups, and the q4_1 blocks of GGUF.
+"""Products with quantized weights in C++: int8, groups of 2 to 4 bits, and GGUF's q4_1 blocks.
 
-All hold ``w = scale * code + offset`` with codes of 4 or 8 bits. Activations are quantized inside
-the kernel, in the groups of the weights (whole rows where an output has one scale): to 8 bits, or
-to 16 bits as two planes of bytes. That is finer than bfloat16, so for practical purposes only the
-weights are quantized then. Sums of codes are exact integers and scales are applied in one order, so
-float32 products are batch invariant. In bfloat16, many rows (over half a group's inputs, or over
-24) may be multiplied with weights rounded to bfloat16 instead.
+All hold ``w = scale * code + offset`` with codes of 2, 3, 4 or 8 bits. Activations are quantized
+inside the kernel, in the groups of the weights (whole rows where an output has one scale): to 8
+bits, or to 16 bits as two planes of bytes. That is finer than bfloat16, so for practical purposes
+only the weights are quantized then. A scale that calibration found can be given for all activations
+instead: they are rounded to 8 bits of it and saturate. Sums of codes are exact integers and scales
+are applied in one order, so float32 products are batch invariant. In bfloat16, many rows (over half
+a group's inputs, or over 24) may be multiplied with weights rounded to bfloat16 instead.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ class CodeLinear:
         scale: float16 or float32 ``(out_features, num_groups)``.
         offset: Same shape and type.
         bias: ``(out_features,)`` in the type of the activations, or None.
-        code_bits: 4 or 8.
+        code_bits: 2, 3, 4 or 8; that many bits are kept per weight.
         group_size: Inputs that share a scale, a multiple of 32, at most 65536.
         activation_bits: 8 or 16.
+        activation_scale: Of all activations (8 bits only): ``x`` becomes
+            ``scale * clamp(round(x / scale), -128, 127)``. None finds one per row and group.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class CodeLinear:
         code_bits: int,
         group_size: int,
         activation_bits: int = 16,
+        activation_scale: float | None = None,
     ) -> None:
         """Pack codes and scales."""
         if group_size > _MAX_GROUP:
@@ -57,13 +61,13 @@ class CodeLinear:
         if int(codes.max()) >= 2**code_bits:
             raise ValueError(f"codes must be below {2**code_bits}, got {int(codes.max())}")
         kernels = extension()
-        self.activation_bits = activation_bits
+        self.activation_bits, self.activation_scale = activation_bits, activation_scale
         self._packed = kernels.pack_codes(codes.contiguous(), code_bits)
         self._scales = _pack_scales(scale, offset)
         self._bias = None if bias is None else bias.detach().contiguous()
         self._multiply = kernels.linear_quantized
         shape = (self.out_features, self.in_features)
-        self._format = (*shape, group_size, code_bits, activation_bits)
+        self._format = (*shape, group_size, code_bits, activation_bits, activation_scale)
         self.packed_product = kernels.PackedProduct.codes(
             self._packed, self._scales, self._bias, *self._format
         )
@@ -82,12 +86,18 @@ class Int8Linear(CodeLinear):
         codes: int8 ``(out_features, in_features)``.
         scale: float32 ``(out_features,)``.
         bias: ``(out_features,)`` in the type of the activations, or None.
+        activation_scale: Of all activations, where they have 8 bits, or None.
     """
 
     ACTIVATION_BITS = 16
 
     def __init__(
-        self, codes: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None
+        self,
+        codes: torch.Tensor,
+        scale: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        *,
+        activation_scale: float | None = None,
     ) -> None:
         """Pack the weight as unsigned codes."""
         scale = scale.float().unsqueeze(1)
@@ -100,11 +110,12 @@ class Int8Linear(CodeLinear):
             code_bits=8,
             group_size=-(-in_features // _BLOCK) * _BLOCK,
             activation_bits=self.ACTIVATION_BITS,
+            activation_scale=activation_scale,
         )
 
 
 class DynamicInt8Linear(Int8Linear):
-    """int8 weights and int8 activations, quantized per row at run time (W8A8)."""
+    """int8 weights and activations (W8A8): a scale per row at run time, or one given for all."""
 
     ACTIVATION_BITS = 8
 

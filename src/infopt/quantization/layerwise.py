@@ -1,0 +1,328 @@
+"""Quantizes a model layer by layer, each on the outputs of the quantized layers before it.
+
+Only one layer's weights are in memory, beside the hidden states of the calibration text. For each
+layer: run it in float and gather the statistics of its inputs; scale channels if the method asks
+for it and fold the scales into what makes the inputs; choose codes; run the quantized layer for the
+next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+import torch.nn.functional as F
+
+from infopt.models.checkpoint import Checkpoint
+from infopt.models.tensor_names import EMBEDDING, HEAD, expected_tensors
+from infopt.quantization.balance import Balance
+from infopt.quantization.block import INPUTS, LINEARS, Block, Rope
+from infopt.quantization.coded import FLOAT8_MAX, ActivationFormat, CodedWeight, WeightFormat
+from infopt.quantization.methods import SCALE_DTYPE, LayerWork, Method, make_method
+from infopt.quantization.names import Recipe
+from infopt.quantization.products import round_input
+from infopt.quantization.statistics import InputStatistics, relative_error
+
+HEAD_LAYER = "lm_head"
+
+GRID_TOLERANCE = 1e-3
+"""Share of a step within which a weight lies on the grid of its codes already."""
+
+_BATCH = 8  # sequences at a time
+
+
+@dataclass(frozen=True, slots=True)
+class LinearReport:
+    """What became of one linear layer.
+
+    Attributes:
+        name: Canonical name.
+        format: ``int4-g64``, ...
+        num_weights: Its weights.
+        bits: Bits per weight, scales and zero points included.
+        grid_error: Largest distance between a weight and its code, in steps. Near 0 the stored
+            weights lie on this grid already (they come from a quantized file), and nothing is lost.
+        relative_error: Root of output error over output power on the calibration text; None
+            without calibration.
+        exponent: Of the channel scales; None where nothing was scaled.
+        fell_back: Method used instead, if another was better.
+        damping: Where GPTQ had to raise it.
+    """
+
+    name: str
+    format: str
+    num_weights: int
+    bits: float
+    grid_error: float
+    relative_error: float | None = None
+    exponent: float | None = None
+    fell_back: str | None = None
+    damping: float | None = None
+
+
+@dataclass(slots=True)
+class QuantizedLayer:
+    """A layer, ready to be stored.
+
+    Attributes:
+        index: Which layer; None for the head.
+        coded: Weights by canonical name of the linear layer.
+        tensors: The layer's other tensors by canonical name, scales folded in.
+        reports: One per linear layer.
+    """
+
+    index: int | None
+    coded: dict[str, CodedWeight]
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    reports: list[LinearReport] = field(default_factory=list)
+
+
+FormatOf = Callable[[str], WeightFormat]
+"""Format of a linear layer by canonical name."""
+
+
+class LayerwiseQuantizer:
+    """Quantizes the layers of a checkpoint in order.
+
+    Args:
+        checkpoint: Float weights.
+        recipe: The scheme.
+        token_ids: Calibration text, int64 ``(num_sequences, length)``; None where the scheme needs
+            none.
+        format_of: Formats per layer, where they differ (mixed precision).
+        scale_dtype: Type in which scales are stored.
+
+    Attributes:
+        hidden: Inputs of the next layer, ``(num_sequences, length, hidden_size)``; None without
+            calibration text.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        recipe: Recipe,
+        token_ids: torch.Tensor | None,
+        format_of: FormatOf | None = None,
+        scale_dtype: torch.dtype = SCALE_DTYPE,
+    ) -> None:
+        """Embed the calibration text."""
+        self._checkpoint, self._config, self._recipe = checkpoint, checkpoint.config, recipe
+        self._method: Method = make_method(recipe, scale_dtype)
+        self._scale_dtype = scale_dtype
+        self._dtype = checkpoint.stored_dtype(EMBEDDING)
+        self._format_of = format_of or (lambda _: recipe.weight)
+        self.hidden = None if token_ids is None else embed(checkpoint, token_ids)
+        self._rope = None if token_ids is None else Rope(self._config, token_ids.shape[1])
+
+    def layer(self, index: int) -> QuantizedLayer:
+        """Quantize the next layer (layers come in order)."""
+        block = read_block(self._checkpoint, index)
+        with torch.inference_mode():
+            statistics = self._observe(block)
+            balances = self._balance(block, statistics)
+            made = self._quantize(block, statistics, balances)
+            self.advance(block, made.coded)
+        linears = {f"{name}.weight" for name in LINEARS}
+        made.tensors = {
+            block.prefix + name: tensor
+            for name, tensor in block.tensors.items()
+            if name not in linears
+        }
+        return made
+
+    def head(self) -> QuantizedLayer:
+        """Quantize the head, by rounding."""
+        name = EMBEDDING if self._config.tie_word_embeddings else HEAD
+        work = LayerWork(HEAD_LAYER, self._checkpoint.get(name), self._head_format())
+        coded = self._method.quantize(work).coded
+        coded.activation = self._recipe.head_activation
+        report = _report(work, coded)
+        return QuantizedLayer(None, {HEAD_LAYER: coded}, reports=[report])
+
+    def advance(self, block: Block, coded: Mapping[str, CodedWeight]) -> None:
+        """Move the calibration text through a layer with these codes."""
+        if self.hidden is None or self._rope is None:
+            return
+        tensors = dict(block.tensors)
+        for name in LINEARS:
+            tensors[f"{name}.weight"] = coded[block.prefix + name].dequantize()
+        quantized = Block(block.config, block.index, tensors)
+        activations = {
+            kind: coded[block.prefix + readers[0]].activation for kind, readers in INPUTS.items()
+        }
+        for start in range(0, len(self.hidden), _BATCH):
+            part = self.hidden[start : start + _BATCH]
+            part.copy_(
+                quantized.forward(
+                    part, self._rope, lambda kind, x: round_input(x, activations[kind])
+                )
+            )
+
+    def _head_format(self) -> WeightFormat:
+        return self._format_of(HEAD_LAYER) if self._recipe.average_bits else self._recipe.head
+
+    def _observe(self, block: Block) -> dict[str, InputStatistics]:
+        """Return the statistics of each input of the layer."""
+        if self.hidden is None or self._rope is None:
+            return {}
+        statistics = {
+            kind: InputStatistics(block.weight(readers[0]).shape[1])
+            for kind, readers in INPUTS.items()
+        }
+
+        def observe(kind: str, x: torch.Tensor) -> torch.Tensor:
+            statistics[kind].add(x, f"{block.prefix}{kind}")
+            return x
+
+        for start in range(0, len(self.hidden), _BATCH):
+            block.forward(self.hidden[start : start + _BATCH], self._rope, observe)
+        return statistics
+
+    def _balance(self, block: Block, statistics: dict[str, InputStatistics]) -> dict[str, Balance]:
+        """Scale channels where the method asks for it; changes block and statistics."""
+        balances: dict[str, Balance] = {}
+        for kind, readers in INPUTS.items():
+            if kind not in statistics or not _can_fold(block, kind):
+                continue
+            found = self._method.balance(
+                [block.weight(name) for name in readers],
+                self._format_of(block.prefix + readers[0]),
+                statistics[kind],
+                block.prefix + kind,
+            )
+            if found is not None:
+                balances[kind] = found
+        for kind, balance in balances.items():
+            scale = fold(block, kind, balance.scale, self._dtype)
+            statistics[kind] = statistics[kind].divided_by(scale)
+        return balances
+
+    def _quantize(
+        self,
+        block: Block,
+        statistics: Mapping[str, InputStatistics],
+        balances: Mapping[str, Balance],
+    ) -> QuantizedLayer:
+        made = QuantizedLayer(block.index, {})
+        for kind, readers in INPUTS.items():
+            seen = statistics.get(kind)
+            activation = self._activation(seen)
+            for name in readers:
+                full = block.prefix + name
+                weight = block.weight(name)
+                work = LayerWork(full, weight, self._format_of(full), seen)
+                found = self._method.quantize(work)
+                found.coded.activation = activation
+                made.coded[full] = found.coded
+                report = _report(work, found.coded)
+                if seen is not None:
+                    error = relative_error(weight, found.coded.dequantize(), seen.second_moment)
+                    report = replace(report, relative_error=error)
+                exponent = balances[kind].exponent if kind in balances else None
+                made.reports.append(
+                    replace(
+                        report,
+                        exponent=exponent,
+                        fell_back=found.fell_back,
+                        damping=found.damping,
+                    )
+                )
+        return made
+
+    def _activation(self, statistics: InputStatistics | None) -> ActivationFormat:
+        activation = self._recipe.activation
+        if activation.kind != "static":
+            return activation
+        assert statistics is not None
+        largest = FLOAT8_MAX if activation.number == "float" else 127.0
+        step = torch.tensor((statistics.largest or 1.0) / largest).to(self._scale_dtype)
+        return replace(activation, scale=float(step))
+
+
+def embed(checkpoint: Checkpoint, token_ids: torch.Tensor) -> torch.Tensor:
+    """Return float32 embeddings ``(num_sequences, length, hidden_size)``."""
+    x = F.embedding(token_ids, checkpoint.get(EMBEDDING))
+    return x * checkpoint.config.embedding_scale
+
+
+def read_block(checkpoint: Checkpoint, index: int) -> Block:
+    """Read a layer in float32."""
+    prefix = f"model.layers.{index}."
+    names = [name for name in expected_tensors(checkpoint.config) if name.startswith(prefix)]
+    tensors = {name.removeprefix(prefix): checkpoint.get(name) for name in names}
+    return Block(checkpoint.config, index, tensors)
+
+
+def fold(
+    block: Block, kind: str, scale: torch.Tensor, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Multiply the readers of an input by a scale per channel, and divide what makes it.
+
+    Args:
+        block: Changed in place.
+        kind: Which input.
+        scale: ``(in_features,)``.
+        dtype: Type in which norms are stored. The scale is changed a little, so that a norm divided
+            by it is a number of this type: rounding it afterwards would cost more than 8-bit codes.
+
+    Returns:
+        The scale used.
+    """
+    tensors = block.tensors
+    maker = _maker(block, kind)
+    if maker.endswith("norm"):
+        scale = _representable(tensors[f"{maker}.weight"], scale, dtype, block.config.family)
+    for name in INPUTS[kind]:
+        tensors[f"{name}.weight"] = block.weight(name) * scale
+    for part in ("weight", "bias"):
+        tensor = tensors.get(f"{maker}.{part}")
+        if tensor is not None:
+            tensors[f"{maker}.{part}"] = tensor / (scale if tensor.dim() == 1 else scale[:, None])
+    return scale
+
+
+def _representable(
+    norm: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, family: str
+) -> torch.Tensor:
+    """Return a scale near the given one by which a norm divides without rounding."""
+    shift = 1.0 if family == "gemma3_text" else 0.0  # this family stores w and multiplies by 1 + w
+    rounded = (norm / scale - shift).to(dtype).float() + shift
+    exact = norm / rounded
+    return torch.where((rounded != 0) & exact.isfinite() & (exact > 0), exact, scale)
+
+
+def _maker(block: Block, kind: str) -> str:
+    """Return what makes an input: a norm, or a linear layer whose rows it is linear in."""
+    sandwich = block.config.sandwich_norms
+    return {
+        "qkv": "input_layernorm",
+        "output": "self_attn.v_proj",
+        "gate_up": "pre_feedforward_layernorm" if sandwich else "post_attention_layernorm",
+        "down": "mlp.up_proj",
+    }[kind]
+
+
+def _can_fold(block: Block, kind: str) -> bool:
+    """Values are shared by several query heads unless there are as many; then scales differ."""
+    return kind != "output" or block.config.num_heads == block.config.num_kv_heads
+
+
+def _report(work: LayerWork, coded: CodedWeight) -> LinearReport:
+    num_weights = coded.codes.numel()
+    bits = 8 * coded.num_bytes / num_weights
+    error = grid_error(work.weight, coded)
+    return LinearReport(work.name, coded.format.describe(), num_weights, bits, error)
+
+
+def grid_error(weight: torch.Tensor, coded: CodedWeight) -> float:
+    """Return the largest distance between a weight and what its code stands for, in steps."""
+    groups = coded.scale.shape[1]
+    distance = (weight - coded.dequantize()).abs().reshape(len(weight), groups, -1)
+    return float((distance.amax(dim=-1) / coded.scale.float()).max())
+
+
+def effective_bits(reports: Sequence[LinearReport]) -> float:
+    """Return bits per weight over all layers."""
+    total = sum(r.num_weights for r in reports)
+    return sum(r.bits * r.num_weights for r in reports) / total

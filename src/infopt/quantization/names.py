@@ -1,0 +1,137 @@
+"""Names of schemes that code weights, and what each stands for.
+
+* int4-awq-g64, int4-gptq-g64-inorder, int4-rtn-channel, int3-rtn-g64-asym, int4-rtn-g32-a8
+* int8, w8a8-dynamic, w8a8-static, w8a8-static-smooth
+* fp8 (inputs per token), fp8-static (per tensor), fp8-weight
+* mixed-4.5 (bits on average, more where the model is sensitive)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from infopt.quantization.coded import FLOAT_INPUT, ActivationFormat, WeightFormat
+
+EXAMPLES = (
+    "int8",
+    "w8a8-dynamic",
+    "w8a8-static",
+    "int4-rtn-g64",
+    "int4-awq-g64",
+    "int4-gptq-g64",
+    "int3-rtn-g64",
+    "int2-rtn-g64",
+    "fp8",
+    "mixed-4.5",
+)
+"""One of each kind; groups, methods and options can be combined."""
+
+DEFAULT_GROUP = 64
+BITS = (2, 3, 4, 8)
+INT8 = WeightFormat(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a name asks for.
+
+    Attributes:
+        name: The name in full.
+        weight: Format of the layers' weights.
+        head: Format of the head's weights: 8 bits per output below 8 bits, for the head decides
+            between tokens directly.
+        method: ``rtn``, ``awq`` or ``gptq``.
+        activation: What happens to inputs.
+        smooth: Move magnitude from inputs to weights first (SmoothQuant).
+        act_order: GPTQ rounds columns with large inputs first.
+        average_bits: Budget of ``mixed``; None otherwise.
+    """
+
+    name: str
+    weight: WeightFormat
+    head: WeightFormat = INT8
+    method: str = "rtn"
+    activation: ActivationFormat = FLOAT_INPUT
+    smooth: bool = False
+    act_order: bool = True
+    average_bits: float | None = None
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether text has to be run through the model first."""
+        return (
+            self.method != "rtn"
+            or self.smooth
+            or self.activation.kind == "static"
+            or self.average_bits is not None
+        )
+
+    @property
+    def head_activation(self) -> ActivationFormat:
+        """What happens to the input of the head, which is not calibrated: never static."""
+        if self.activation.kind == "static":
+            return replace(self.activation, kind="dynamic")
+        return self.activation
+
+
+def parse(name: str) -> Recipe | None:
+    """Return what a name stands for, or None where it is not of this kind."""
+    for pattern, make in _KINDS:
+        match = pattern.fullmatch(name)
+        if match:
+            return make(match)
+    return None
+
+
+def _int(match: re.Match[str]) -> Recipe:
+    bits, group = int(match["bits"]), match["group"]
+    if group is None:
+        size = None if bits == 8 else DEFAULT_GROUP
+    else:
+        size = None if group == "channel" else int(group[1:])
+    weight = WeightFormat(bits, size, symmetric=not match["asym"])
+    activation = ActivationFormat("dynamic") if match["a8"] else FLOAT_INPUT
+    method = match["method"] or "rtn"
+    return Recipe(
+        match.string,
+        weight,
+        head=weight if bits == 8 else INT8,
+        method=method,
+        activation=activation,
+        act_order=not match["inorder"],
+    )
+
+
+def _w8a8(match: re.Match[str]) -> Recipe:
+    kind = "static" if match["kind"] == "static" else "dynamic"
+    return Recipe(
+        match.string, INT8, activation=ActivationFormat(kind), smooth=bool(match["smooth"])
+    )
+
+
+def _fp8(match: re.Match[str]) -> Recipe:
+    weight = WeightFormat(8, number="float")
+    kinds = {None: "dynamic", "static": "static", "weight": "float"}
+    activation = ActivationFormat(kinds[match["kind"]], number="float")  # type: ignore[arg-type]
+    return Recipe(match.string, weight, head=weight, activation=activation)
+
+
+def _mixed(match: re.Match[str]) -> Recipe:
+    weight = WeightFormat(4, DEFAULT_GROUP)
+    return Recipe(match.string, weight, method="gptq", average_bits=float(match["bits"]))
+
+
+_KINDS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Recipe]], ...] = (
+    (
+        re.compile(
+            r"int(?P<bits>[2348])(-(?P<method>rtn|awq|gptq))?(-(?P<group>g[1-9]\d*|channel))?"
+            r"(?P<asym>-asym)?(?P<inorder>-inorder)?(?P<a8>-a8)?"
+        ),
+        _int,
+    ),
+    (re.compile(r"w8a8-(?P<kind>dynamic|static)(?P<smooth>-smooth)?"), _w8a8),
+    (re.compile(r"fp8(-(?P<kind>static|weight))?"), _fp8),
+    (re.compile(r"mixed-(?P<bits>\d+(\.\d+)?)"), _mixed),
+)
