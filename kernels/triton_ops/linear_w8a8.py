@@ -1,6 +1,6 @@
 """Dynamic quantization of activations per row, and the product of int8 with int8 (W8A8).
 
-    scale[r] = max |x[r]| / 127;  codes = round(x / scale)
+    scale[r] = max |x[r]| / 127.5;  codes = round(x / scale)
     y[r, o] = (codes[r] . C[o]) * scale[r] * weight_scale[o] + b[o]
 
 Sums of codes are exact integers, so the bits of a row depend on that row alone in every type.
@@ -34,12 +34,12 @@ def quantize_rows_kernel(x, codes, scale, size, x_stride, BLOCK: tl.constexpr):
     columns = tl.arange(0, BLOCK)
     inside = columns < size
     values = tl.load(x + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-    step = tl.math.div_rn(tl.max(tl.abs(values), axis=0), 127.0)
+    step = tl.math.div_rn(tl.max(tl.abs(values), axis=0), 127.5)
     tl.store(scale + row, step)
     scaled = tl.math.div_rn(values, tl.where(step > 0, step, 1.0))
     # Adding and taking away 1.5 * 2^23 rounds to the nearest integer, ties to even.
     rounded = (scaled + 12582912.0) - 12582912.0
-    bounded = tl.minimum(tl.maximum(rounded, -127.0), 127.0)
+    bounded = tl.minimum(tl.maximum(rounded, -128.0), 127.0)
     tl.store(codes + row * size + columns, bounded.to(tl.int8), mask=inside)
 
 

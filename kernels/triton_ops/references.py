@@ -33,9 +33,9 @@ def int4_linear(
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return int8 codes and float32 scales of each row."""
-    scale = x.float().abs().amax(1) / 127
+    scale = x.float().abs().amax(1) / 127.5
     safe = torch.where(scale > 0, scale, torch.ones_like(scale))
-    return (x.float() / safe.unsqueeze(1)).round().clamp(-127, 127).to(torch.int8), scale
+    return (x.float() / safe.unsqueeze(1)).round().clamp(-128, 127).to(torch.int8), scale
 
 
 def w8a8_linear(

@@ -110,10 +110,10 @@ def test_w8a8(shape, dtype, device, assert_close):
 
 
 def test_quantized_rows_of_zeros_and_ties(device):
-    x = torch.tensor([[0.0, 0.0, 0.0], [127.0, 0.5, 1.5], [-127.0, 2.5, -0.5]], device=device)
+    x = torch.tensor([[0.0, 0.0, 0.0], [127.5, 0.5, 1.5], [-127.5, 2.5, -0.5]], device=device)
     codes, scale = linear_w8a8.quantize_rows(x)
     assert scale.tolist() == [0.0, 1.0, 1.0]
-    assert codes.tolist() == [[0, 0, 0], [127, 0, 2], [-127, 2, 0]]
+    assert codes.tolist() == [[0, 0, 0], [127, 0, 2], [-128, 2, 0]]
 
 
 def _run(kind, x, device):

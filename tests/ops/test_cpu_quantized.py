@@ -21,7 +21,7 @@ DTYPES = [torch.float32, torch.bfloat16]
 def assert_close(y, x, weight, bias, activation_bits, group_size, magnitude=None):
     """Compare with float64.
 
-    An activation is off by at most half a step of its group (its largest value over 127, or over
+    An activation is off by at most half a step of its group (its largest value over 127.5, or over
     127 * 256), a sum by that times the sum of absolute weights. The rest is float32 rounding of
     scaled codes and offsets, whose absolute values are added up in `magnitude`.
     """
@@ -29,7 +29,7 @@ def assert_close(y, x, weight, bias, activation_bits, group_size, magnitude=None
     magnitude = 256 * weight.abs() if magnitude is None else magnitude
     bias = torch.zeros(()) if bias is None else bias
     expected = exact @ weight.t() + bias.double()
-    steps = group_largest(exact, group_size) / (127 if activation_bits == 8 else 127 * 256)
+    steps = group_largest(exact, group_size) / (127.5 if activation_bits == 8 else 127 * 256)
     bound = 0.51 * steps @ weight.abs().t() + 2e-7 * bias.double().abs()
     bound += 1e-6 * exact.abs().sum(-1, keepdim=True) * magnitude.amax(-1)
     if y.dtype == torch.bfloat16:
@@ -158,7 +158,7 @@ def test_two_and_three_bits(cpu_isa, code_bits, activation_bits, rows):
     assert_close(linear(x), x, weight, None, activation_bits, 64)
     assert linear.num_bytes == 64 * 576 * code_bits // 8 + 64 * 9 * 4
     one_hot = torch.zeros(576, 576)
-    one_hot.fill_diagonal_(127.0)  # a code of 127 and a step of 1: the weights themselves
+    one_hot.fill_diagonal_(-127.5)  # a code of -128 and a step of 1: the weights, scaled
     assert_close(linear(one_hot), one_hot, weight, None, activation_bits, 64)
 
 

@@ -62,7 +62,10 @@ inline void round_row(const T* x, int64_t size, int64_t group_size, float step, 
 template <typename T>
 inline void quantize_row(const T* x, int64_t size, int64_t group_size, bool wide, int64_t r,
                          const QuantizedRows& out) {
-  const float limit = wide ? 127.0f * 256.0f : 127.0f;
+  // 8 bits: the step of the compressed-tensors format, whose largest value is half a step too far
+  // and saturates.
+  const float limit = wide ? 127.0f * 256.0f : 127.5f;
+  const Vec last = Vec::set(-127.0f);
   int8_t *low = out.low + r * out.width, *high = wide ? out.high + r * out.width : nullptr;
   std::fill_n(low + size, out.width - size, int8_t{0});
   if (wide) std::fill_n(high + size, out.width - size, int8_t{0});
@@ -74,7 +77,9 @@ inline void quantize_row(const T* x, int64_t size, int64_t group_size, bool wide
     // Groups are multiples of the register, and a row has room for whole registers.
     for (; i < end; i += Vec::width) {
       const int n = static_cast<int>(std::min<int64_t>(Vec::width, end - i));
-      total.add(store_codes(load(x + i, n) * inverse, low + i, wide ? high + i : nullptr));
+      Vec steps = load(x + i, n) * inverse;
+      if (!wide) steps = Vec::zero() - max(last, Vec::zero() - steps);
+      total.add(store_codes(steps, low + i, wide ? high + i : nullptr));
     }
     out.scale[r * out.groups + g] = step;
     out.sums[r * out.groups + g] = step * total.value();

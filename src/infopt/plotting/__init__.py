@@ -10,37 +10,49 @@ or a window system: they work without a display, in threads, and show themselves
 """
 
 from infopt.plotting.bars import bars_with_interval
+from infopt.plotting.batch_gain import batch_gain
+from infopt.plotting.calibration import calibration_size, text_ratios
 from infopt.plotting.fronts import pareto
 from infopt.plotting.latency import ecdf, latency_percentiles
 from infopt.plotting.load import goodput_curve, throughput_vs_batch
 from infopt.plotting.op_shares import op_shares
+from infopt.plotting.quality_bits import quality_bits
 from infopt.plotting.ratios import ratio_forest
 from infopt.plotting.rooflines import op_roofline, roofline
 from infopt.plotting.saturation import load_curve
 from infopt.plotting.saving import save
+from infopt.plotting.sensitivity import layer_errors, sensitivity_bars
 from infopt.plotting.steps import fragmentation, step_breakdown
 from infopt.plotting.style import STYLE, color_of, colors_for, marker_of, styled
 from infopt.plotting.tables import results_table
+from infopt.plotting.task_scores import task_scores
 
 __all__ = [
     "STYLE",
     "bars_with_interval",
+    "batch_gain",
+    "calibration_size",
     "color_of",
     "colors_for",
     "ecdf",
     "fragmentation",
     "goodput_curve",
     "latency_percentiles",
+    "layer_errors",
     "load_curve",
     "marker_of",
     "op_roofline",
     "op_shares",
     "pareto",
+    "quality_bits",
     "ratio_forest",
     "results_table",
     "roofline",
     "save",
+    "sensitivity_bars",
     "step_breakdown",
     "styled",
+    "task_scores",
+    "text_ratios",
     "throughput_vs_batch",
 ]

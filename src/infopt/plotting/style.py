@@ -19,6 +19,7 @@ R = TypeVar("R")
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#C9B800", "#0072B2", "#D55E00", "#CC79A7"
 GREY, LIGHT_GREY = "#6E6E6E", "#C8C8C8"
+BROWN, WINE, TEAL = "#7B4B2A", "#882255", "#117A8B"  # where one plot compares more than seven
 PALETTE = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
@@ -72,7 +73,7 @@ TECHNIQUE_COLORS: Mapping[str, str] = MappingProxyType(
         "chunked": SKY,
         # weight quantization
         "q4_1": BLUE,
-        "q4_1-a8": GREEN,
+        "q4_1-a8": TEAL,
         "int8": GREEN,
         "w8a8": SKY,
         "int4-rtn": ORANGE,
@@ -80,10 +81,10 @@ TECHNIQUE_COLORS: Mapping[str, str] = MappingProxyType(
         "int4-gptq": PURPLE,
         "int3": YELLOW,
         "int2": GREY,
-        "fp8": SKY,
+        "fp8": BROWN,
         "nf4": YELLOW,
         "llm.int8": GREEN,
-        "mixed": PURPLE,
+        "mixed": WINE,
         # KV compression
         "kv-int8": GREEN,
         "kv-int4": ORANGE,

@@ -235,7 +235,7 @@ class LayerwiseQuantizer:
         if activation.kind != "static":
             return activation
         assert statistics is not None
-        largest = FLOAT8_MAX if activation.number == "float" else 127.0
+        largest = FLOAT8_MAX if activation.number == "float" else 127.5
         step = torch.tensor((statistics.largest or 1.0) / largest).to(self._scale_dtype)
         return replace(activation, scale=float(step))
 

@@ -123,7 +123,8 @@ def round_input(x: torch.Tensor, activation: ActivationFormat) -> torch.Tensor:
         assert activation.scale is not None
         scale = torch.tensor(activation.scale)
     else:
-        scale = wide.abs().amax(dim=-1, keepdim=True) / largest
+        bound = FLOAT8_MAX if activation.number == "float" else largest + 0.5
+        scale = wide.abs().amax(dim=-1, keepdim=True) / bound
         scale = torch.where(scale == 0, 1.0, scale)
     steps = (wide / scale).clamp(lowest, largest)
     codes = steps.to(torch.float8_e4m3fn).float() if activation.number == "float" else steps.round()
@@ -161,12 +162,10 @@ def _why_not_on_cpu(coded: CodedWeight) -> str | None:
         return "groups are not in the order of the inputs"
     if fmt.group_size is not None and fmt.group_size % _CPU_BLOCK:
         return f"groups of {fmt.group_size} are no multiple of {_CPU_BLOCK}"
-    if fmt.number == "float":
-        return "no float8 kernel on this device"
-    if fmt.bits not in _CPU_BITS:
+    if fmt.number == "int" and fmt.bits not in _CPU_BITS:
         return f"no {fmt.bits}-bit kernel on this device"
-    if activation.number != "int":
-        return "no kernel for float8 inputs on this device"
+    if activation.kind != "float" and activation.number != fmt.number:
+        return f"no kernel for {activation.number} inputs and {fmt.number} weights"
     return None
 
 
@@ -175,6 +174,18 @@ def _on_cpu(coded: CodedWeight, bias: torch.Tensor | None) -> Linear | None:
         return None
     from infopt.ops.cpu.quantized import CodeLinear
 
+    bits = 16 if coded.activation.kind == "float" else coded.activation.bits
+    if coded.format.number == "float":
+        from infopt.ops.cpu.fp8 import Fp8Linear
+
+        scale = coded.scale.squeeze(1)
+        return Fp8Linear(
+            coded.codes,
+            scale,
+            bias,
+            activation_bits=bits,
+            activation_scale=coded.activation.scale,
+        )
     group = coded.format.group_size or -(-coded.in_features // _CPU_BLOCK) * _CPU_BLOCK
     return CodeLinear(
         coded.codes,
@@ -183,7 +194,7 @@ def _on_cpu(coded: CodedWeight, bias: torch.Tensor | None) -> Linear | None:
         bias,
         code_bits=coded.format.bits,
         group_size=group,
-        activation_bits=16 if coded.activation.kind == "float" else coded.activation.bits,
+        activation_bits=bits,
         activation_scale=coded.activation.scale,
     )
 

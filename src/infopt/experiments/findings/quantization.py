@@ -1,0 +1,182 @@
+"""Findings of the quantization notebook: its slices, the floor, and the answer.
+
+The floor and the choice are those of `infopt.select`, so that the notebook and the pipeline cannot
+disagree. Other questions have modules of their own beside this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from infopt.experiments.findings.data import StageResults, stage_results
+from infopt.plotting.data import floats, is_missing
+from infopt.select import FLOORS, QualityFloor, Recommendation, choose, filter_runs, get_floor
+from infopt.select import read_recommendation as read_choice
+from infopt.select.rows import Row, number, rows_of, text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STAGE = "quantization"
+SCHEMES, FLOAT_TRAINED, CALIBRATION = "schemes", "float_trained", "calibration"
+BITS, IS_STORED, IS_LOOSE = "extra.bits", "extra.is_stored", "extra.is_dequantized"
+CANDIDATE = "extra.candidate"
+
+STORED_BLOCKS = ("q4_1", "q4_1-a8")
+"""Schemes that multiply the blocks of the model's file: nothing was rounded for them."""
+
+_FLOAT_BITS = {"float32": 32.0, "bfloat16": 16.0, "float16": 16.0}
+
+
+@dataclass(frozen=True)
+class QuantizationStory:
+    """The stage's results.
+
+    Attributes:
+        data: Results of the stage.
+        floor: Quality floor of the recommendation.
+    """
+
+    data: StageResults
+    floor: QualityFloor
+
+    @property
+    def slices(self) -> list[str]:
+        """Names of the slices that this run measured."""
+        return list(dict.fromkeys(str(name) for name in self.data.table["extra.slice"]))
+
+    def rows(self, name: str) -> pd.DataFrame:
+        """Return the candidates of a slice with ``extra.bits`` and the two marks of a plot.
+
+        Raises:
+            ResultError: This run has no such slice.
+        """
+        table = self.data.rows(name)
+        rows = rows_of(table)
+        reference = self.reference_row(name)
+        return table.assign(
+            **{
+                BITS: [self._bits(name, row, reference) for row in rows],
+                IS_STORED: [
+                    row.get("extra.on_stored_grid") is True
+                    or row.get("extra.quantization_scheme") in STORED_BLOCKS
+                    for row in rows
+                ],
+                IS_LOOSE: [
+                    "dequantized" in (text(row, "extra.quantization_path") or "") for row in rows
+                ],
+            }
+        )
+
+    def reference_row(self, name: str) -> Row:
+        """Return the candidate that a slice's others are paired with."""
+        slugs = {str(row["slug"]): row for row in rows_of(self.data.rows(name))}
+        first = next(iter(slugs.values()))
+        return slugs[str(first["workload.reference"])]
+
+    def reference(self, name: str = SCHEMES) -> str:
+        """Return the name of that candidate."""
+        return str(self.reference_row(name)[CANDIDATE])
+
+    def curve(self, name: str, candidate: str, prefix: str) -> pd.DataFrame:
+        """Return sample lists of one candidate of one slice as a table (see ``StageResults``)."""
+        return replace(self.data, table=self.data.rows(name)).curve(candidate, prefix)
+
+    @cached_property
+    def marked(self) -> pd.DataFrame:
+        """The schemes with what each misses of the floor (see ``infopt.select.filter_runs``)."""
+        return filter_runs(self.rows(SCHEMES), None, self.floor, reference=self._reference_run)
+
+    @property
+    def chosen(self) -> str:
+        """The pipeline's choice among the schemes."""
+        return str(self.data.chosen[SCHEMES]["chosen"])
+
+    def choice(self, floor: QualityFloor) -> Recommendation:
+        """Return what `infopt.select` chooses among the schemes above a floor."""
+        criterion = str(self.reference_row(SCHEMES)["workload.criterion"])
+        table = self.rows(SCHEMES)
+        return choose(table, None, floor, objective=criterion, reference=self._reference_run)
+
+    def scheme(self, candidate: str) -> Row:
+        """Return a scheme's row, with bits."""
+        return {str(row[CANDIDATE]): row for row in rows_of(self.marked)}[candidate]
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The KL that each floor allows, by name, for plots."""
+        return {
+            f"floor {self.floor.max_kl:g}": self.floor.max_kl,
+            **self._lossy("max_kl"),
+        }
+
+    @property
+    def ratio_limits(self) -> dict[str, float]:
+        """The perplexity ratio that each floor allows, by name, for plots."""
+        allowed = self.floor.max_perplexity_ratio
+        return {f"floor {allowed:g}x": allowed, **self._lossy("max_perplexity_ratio", "x")}
+
+    def _lossy(self, name: str, unit: str = "") -> dict[str, float]:
+        lossy = FLOORS.get("lossy")
+        if self.floor == lossy:
+            return {}
+        value = float(getattr(lossy, name))
+        return {f"lossy {value:g}{unit}": value}
+
+    @property
+    def _reference_run(self) -> str:
+        return str(self.reference_row(SCHEMES)["run"])
+
+    def _bits(self, name: str, row: Row, reference: Row) -> float:
+        """Return bits per weight; what a step reads tells them where the scheme recorded none."""
+        recorded = number(row, "extra.weight_bits")
+        if recorded is not None:
+            return recorded
+        kind = (text(row, "extra.quantization_formats") or "").rpartition(" ")[2]
+        if row["run"] == reference["run"] or kind in _FLOAT_BITS:
+            return _FLOAT_BITS.get(kind, float("nan"))
+        own, base = (
+            weight_bytes(self.curve(name, str(r[CANDIDATE]), "decode_")) for r in (row, reference)
+        )
+        return self._bits(name, reference, reference) * own / base
+
+
+def weight_bytes(curve: pd.DataFrame) -> float:
+    """Return what a decode step reads whatever its size; NaN where too few sizes were timed.
+
+    Args:
+        curve: ``num_tokens`` and ``bytes`` of steps (see ``StageResults.curve``).
+    """
+    if len(curve) < 2:
+        return float("nan")
+    fit = np.polyfit(floats(curve, "num_tokens"), floats(curve, "bytes"), 1)
+    return float(fit[1])
+
+
+def quantization_story(results_dir: str | Path, model: str | None = None) -> QuantizationStory:
+    """Return the results of the pipeline if there are any, else of a miniature.
+
+    Args:
+        results_dir: The pipeline's folder; its recommendation names the quality floor.
+        model: What the miniature runs; None for the shipped tiny model.
+    """
+    data = stage_results(STAGE, results_dir, model)
+    path = Path(results_dir, "recommendation.yaml")
+    floor = read_choice(path).floor if path.is_file() and not data.is_miniature else None
+    return QuantizationStory(data, get_floor(floor or "default"))
+
+
+def shown_ratio(row: Mapping[str, Any], base: str, unit: str = "x") -> str:
+    """Return ``1.83x [1.7, 1.9]`` from the columns ``<base>.median`` (or ``.ratio``) and ends."""
+    name = "median" if f"{base}.median" in row else "ratio"
+    if is_missing(row.get(f"{base}.{name}")):
+        return "not measured"
+    return (
+        f"{row[f'{base}.{name}']:.3g}{unit} [{row[f'{base}.low']:.3g}, {row[f'{base}.high']:.3g}]"
+    )
