@@ -21,14 +21,23 @@ struct QuantizedRows {
   int64_t groups;
 };
 
-// The step of the codes of a group; NaN where it holds a NaN or an infinity, so that all outputs of
+// The largest magnitude of a group; NaN where it holds a NaN or an infinity, so that all outputs of
 // its row become NaN.
 template <typename T>
-inline float group_step(const T* x, int64_t size, float largest_code) {
+inline float group_bound(const T* x, int64_t size) {
   Magnitude largest = Magnitude::zero();
   for_each_vec(size, [&](int64_t i, int n) { largest.add(load(x + i, n)); });
-  const float bound = largest.value();
-  return bound == 0.0f ? 1.0f : bound / largest_code;
+  return largest.value();
+}
+
+// The factor that stands for a division by a step. The largest value lies half a step from two codes
+// when these have 8 bits, so it has to round as the division does, which other programs use.
+inline float inverse_of(float step, float bound) {
+  float inverse = 1.0f / step;
+  const float code = std::nearbyint(bound / step);
+  while (std::nearbyint(bound * inverse) < code) inverse = std::nextafter(inverse, INFINITY);
+  while (std::nearbyint(bound * inverse) > code) inverse = std::nextafter(inverse, 0.0f);
+  return inverse;
 }
 
 // x / step, saturated to what a signed byte holds; a NaN stays one.
@@ -71,8 +80,8 @@ inline void quantize_row(const T* x, int64_t size, int64_t group_size, bool wide
   if (wide) std::fill_n(high + size, out.width - size, int8_t{0});
   for (int64_t g = 0, i = 0; g < out.groups; ++g) {
     const int64_t end = std::min(i + group_size, size);
-    const float step = group_step(x + i, end - i, limit);
-    const Vec inverse = Vec::set(1.0f / step);
+    const float bound = group_bound(x + i, end - i), step = bound == 0.0f ? 1.0f : bound / limit;
+    const Vec inverse = Vec::set(wide ? 1.0f / step : inverse_of(step, bound));
     CodeSum total = CodeSum::zero();
     // Groups are multiples of the register, and a row has room for whole registers.
     for (; i < end; i += Vec::width) {

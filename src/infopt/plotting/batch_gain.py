@@ -49,7 +49,7 @@ def batch_gain(
     colors, markers = colors_for(schemes), markers_for(schemes)
     ax = new_axes(ax, (8.4, 4.6))
     for name in schemes:
-        own = table[[other == name for other in labels]].sort_values(by=["num_tokens"])
+        own = table.loc[[other == name for other in labels]].sort_values(by=["num_tokens"])
         x = floats(own, "num_tokens")
         ax.plot(x, floats(own, "predicted"), color=colors[name], linestyle="--", linewidth=1.3)
         _draw_measured(ax, own, name, colors[name], markers[name])
@@ -65,7 +65,7 @@ def batch_gain(
 
 
 def _draw_measured(ax: Axes, own: pd.DataFrame, name: str, color: str, marker: str) -> None:
-    own = own[np.isfinite(floats(own, "measured"))]
+    own = own.loc[np.isfinite(floats(own, "measured"))]
     x, y, low, high = (floats(own, c) for c in ("num_tokens", "measured", "low", "high"))
     ax.plot(x, y, color=color, linewidth=1.4)
     ax.plot([], [], color=color, marker=marker, linewidth=1.4, label=name)
@@ -100,12 +100,13 @@ def _scale(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def _finding(table: pd.DataFrame, labels: list[str]) -> str:
-    measured = table.assign(_name=labels)[np.isfinite(floats(table, "measured"))]
+    measured = table.assign(_name=labels).loc[np.isfinite(floats(table, "measured"))]
     if measured.empty:
         return "Predicted from bytes and FLOPs; nothing was measured"
-    first = measured[floats(measured, "num_tokens") == floats(measured, "num_tokens").min()]
+    sizes = floats(measured, "num_tokens")
+    first = measured.loc[sizes == sizes.min()]
     best = first.iloc[int(np.argmax(floats(first, "measured")))]
-    own = measured[measured["_name"] == best["_name"]].sort_values(by=["num_tokens"])
+    own = measured.loc[measured["_name"] == best["_name"]].sort_values(by=["num_tokens"])
     last = own.iloc[-1]
     return (
         f"{best['_name']}: {best['measured']:.2g}x at {best['num_tokens']:.0f}, "

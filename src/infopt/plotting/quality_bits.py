@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.ticker import NullLocator
 
 from infopt.plotting.axes import label_axis, new_axes, reference_line, set_title
 from infopt.plotting.data import Values, names, read_values, usable_rows
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _RATIO = "quality.perplexity_ratio."
-_TICKS = (-100.0, -10.0, -1.0, -0.1, 0.0, *(10.0**power for power in range(-3, 7)))
+_POWERS = tuple(10.0**power for power in range(-3, 7))
 
 
 @styled
@@ -98,7 +99,8 @@ def _scale(ax: Axes, x: np.ndarray, loss: Values, limits: Mapping[str, float]) -
     low, high = float(np.nanmin(ends)), float(np.nanmax(ends))
     ax.set_yscale("symlog", linthresh=linear, linscale=0.6)
     ax.set_ylim(min(1.6 * low, -0.5 * linear), max(2.5 * high, 2 * linear))
-    _set_ticks(ax.yaxis, _TICKS if linear < 1 else [t for t in _TICKS if abs(t) not in (0.1, 0.01)])
+    decades = [power for power in _POWERS if power >= linear]
+    _set_ticks(ax.yaxis, [*(-power for power in decades), 0.0, *decades])
     ax.set_xscale("log", base=2)
     ax.set_xlim(float(x.min()) / 1.25, float(x.max()) * 1.4)
     _set_ticks(ax.xaxis, (2, 3, 4, 5, 6, 8, 12, 16, 32))
@@ -108,13 +110,7 @@ def _set_ticks(axis: Any, ticks: Sequence[float]) -> None:
     low, high = sorted(axis.get_view_interval())
     inside = [tick for tick in ticks if low <= tick <= high]
     axis.set_ticks(inside, [format_value(tick, 3) for tick in inside])
-    axis.set_minor_locator(_none())
-
-
-def _none() -> Any:
-    from matplotlib.ticker import NullLocator
-
-    return NullLocator()
+    axis.set_minor_locator(NullLocator())
 
 
 def _draw_points(

@@ -83,7 +83,7 @@ def layer_errors(df: pd.DataFrame, *, title: str | None = None, ax: Axes | None 
     ax = new_axes(ax, (8.6, 4.2))
     means = {}
     for name in schemes:
-        own = table[[other == name for other in of_row]]
+        own = table.loc[[other == name for other in of_row]]
         x, y = floats(own, "block"), floats(own, "relative_error") * 100
         blocks = np.unique(x)
         mean = np.array([y[x == block].mean() for block in blocks])

@@ -46,6 +46,7 @@ def task_scores(
         raise ResultError(
             f"task_scores: {reference!r} has no scores.", field="reference", value=reference
         )
+    values = np.stack([floats(table, column) for column in _COLUMNS])
     tasks, schemes = list(dict.fromkeys(of_task)), list(dict.fromkeys(of_scheme))
     ax = new_axes(ax, (8.0, 1.4 + _ROW_IN * (len(schemes) + 1) * len(tasks)))
     ticks: dict[float, str] = {}
@@ -61,9 +62,9 @@ def task_scores(
         for row in rows:
             place = first + schemes.index(of_scheme[row])
             ticks[place] = of_scheme[row]
-            is_below = floats(table, "score")[row] < floor
+            is_below = values[0, row] < floor
             below[task] += int(is_below)
-            _point(ax, table.iloc[row], of_scheme[row], schemes, place, is_below=bool(is_below))
+            _point(ax, values[:, row], of_scheme[row], schemes, place, is_below=bool(is_below))
     ax.set_yticks(list(ticks), list(ticks.values()), fontsize=8)
     ax.set_ylim(max(ticks) + 0.8, -1.5)
     ax.grid(visible=False, axis="y")
@@ -94,9 +95,9 @@ def _band(
 
 
 def _point(
-    ax: Axes, row: pd.Series, name: str, schemes: list[str], place: float, *, is_below: bool
+    ax: Axes, values: np.ndarray, name: str, schemes: list[str], place: float, *, is_below: bool
 ) -> None:
-    score, low, high = (100 * float(row[column]) for column in _COLUMNS)
+    score, low, high = 100 * values
     color = colors_for(schemes)[name]
     ax.errorbar(
         score,

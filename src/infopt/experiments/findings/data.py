@@ -87,7 +87,7 @@ def stage_results(stage: str, results_dir: str | Path, model: str | None = None)
     """Return the results of a stage: those of the pipeline if there are any, else of a miniature.
 
     Args:
-        stage: ``baseline`` or ``batching``.
+        stage: ``baseline``, ``batching`` or ``quantization``.
         results_dir: The pipeline's folder.
         model: What the miniature runs; None for the default model.
     """
@@ -121,7 +121,7 @@ def _of_miniature(stage: str, model: str | None) -> StageResults:
         f"on the spot: model `{specs[0].model}`, {specs[0].repeats} pairs per comparison. Fewer "
         "than 6 pairs never give a verdict: read the ratios as a first impression."
     )
-    chosen = choose_stage(table, specs, None)["slices"]
+    chosen = choose_stage(table, specs, "default")["slices"]
     return StageResults(table, load_samples(paths), chosen, note, is_miniature=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infopt.errors import ConfigError
+from infopt.experiments.findings.miniature_quantization import quantization_specs
 from infopt.experiments.spec import SliceSpec
 
 DEFAULT_MODEL = "smollm2-135m-instruct-q4_1"
@@ -52,19 +53,21 @@ def miniature_specs(stage: str, model: str | None = None) -> list[SliceSpec]:
     """Return the slices of a stage's miniature.
 
     Args:
-        stage: ``baseline``, ``batching`` or ``serving``.
-        model: Model; None for the default one.
+        stage: ``baseline``, ``batching``, ``quantization`` or ``serving``.
+        model: Model; None for the stage's default one.
 
     Raises:
         ConfigError: The stage has no miniature.
     """
     makers = {"baseline": _baseline, "batching": _batching, "serving": _serving}
+    if stage == "quantization":
+        return quantization_specs(model)
     if stage not in makers:
         raise ConfigError(
             f"The stage {stage!r} has no miniature.",
             field="stage",
             value=stage,
-            remedy=f"Stages: {', '.join(makers)}.",
+            remedy=f"Stages: {', '.join(makers)}, quantization.",
         )
     return makers[stage](model or DEFAULT_MODEL)
 

@@ -84,6 +84,13 @@ class QuantizationStory:
         """Return the name of that candidate."""
         return str(self.reference_row(name)[CANDIDATE])
 
+    @property
+    def unrounded(self) -> str:
+        """Name of the schemes' reference, with the type that it computes in: ``none (float32)``."""
+        formats = text(self.reference_row(SCHEMES), "extra.quantization_formats") or ""
+        kind = formats.rpartition(" ")[2]
+        return f"{self.reference()} ({kind})" if kind in _FLOAT_BITS else self.reference()
+
     def curve(self, name: str, candidate: str, prefix: str) -> pd.DataFrame:
         """Return sample lists of one candidate of one slice as a table (see ``StageResults``)."""
         return replace(self.data, table=self.data.rows(name)).curve(candidate, prefix)
@@ -172,11 +179,12 @@ def quantization_story(results_dir: str | Path, model: str | None = None) -> Qua
     return QuantizationStory(data, get_floor(floor or "default"))
 
 
-def shown_ratio(row: Mapping[str, Any], base: str, unit: str = "x") -> str:
+def shown_ratio(row: Mapping[str, Any], base: str) -> str:
     """Return ``1.83x [1.7, 1.9]`` from the columns ``<base>.median`` (or ``.ratio``) and ends."""
     name = "median" if f"{base}.median" in row else "ratio"
     if is_missing(row.get(f"{base}.{name}")):
         return "not measured"
-    return (
-        f"{row[f'{base}.{name}']:.3g}{unit} [{row[f'{base}.low']:.3g}, {row[f'{base}.high']:.3g}]"
-    )
+    # Perplexities differ in the third decimal, speeds in the first.
+    digits = 3 if name == "median" else 4
+    value, low, high = (f"{row[f'{base}.{end}']:.{digits}g}" for end in (name, "low", "high"))
+    return f"{value}x [{low}, {high}]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,7 +72,7 @@ def _overlaps(ordered: list[Row]) -> str:
     ends = "quality.fidelity_details.kl_{}"
     pairs = [
         f"`{better[CANDIDATE]}` and `{worse[CANDIDATE]}`"
-        for better, worse in zip(ordered, ordered[1:], strict=False)
+        for better, worse in pairwise(ordered)
         if (number(better, ends.format("high")) or 0.0) > (number(worse, ends.format("low")) or 0.0)
     ]
     return f"Intervals overlap, so the order is open, between {', '.join(pairs)}." if pairs else ""
@@ -84,7 +85,7 @@ def cliff_sentence(story: QuantizationStory) -> str:
         return "Too few widths were measured to see a cliff."
     widths = sorted(steps, reverse=True)
     parts = []
-    for wide, narrow in zip(widths, widths[1:], strict=False):
+    for wide, narrow in pairwise(widths):
         growth = steps[narrow] / steps[wide] if steps[wide] else float("inf")
         expected = NOISE_GROWTH ** (wide - narrow)
         parts.append(

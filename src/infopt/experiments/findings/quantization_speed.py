@@ -17,7 +17,7 @@ from infopt.experiments.findings.quantization import (
     QuantizationStory,
     weight_bytes,
 )
-from infopt.plotting import bars_with_interval, batch_gain
+from infopt.plotting import bars_with_interval, batch_gain, ratio_forest
 from infopt.plotting.data import floats
 from infopt.select.rows import Row, number, rows_of
 
@@ -53,7 +53,7 @@ class Gain:
     @property
     def measured(self) -> pd.DataFrame:
         """The sizes that were timed."""
-        return self.table[np.isfinite(floats(self.table, "measured"))]
+        return self.table.loc[np.isfinite(floats(self.table, "measured"))]
 
     def fades_at(self, column: str) -> float | None:
         """Return the first size with less than half of the first size's gain above 1.
@@ -63,7 +63,7 @@ class Gain:
         Args:
             column: ``measured`` or ``predicted``.
         """
-        table = self.table[np.isfinite(floats(self.table, column))]
+        table = self.table.loc[np.isfinite(floats(self.table, column))]
         gains = floats(table, column) - 1
         if not len(gains) or gains[0] <= 0:
             return None
@@ -102,19 +102,19 @@ def gain_of(story: QuantizationStory, candidate: str) -> Gain | None:
         }
     )
     table = table.reindex(sorted({*both, *SIZES}))
-    predicted = [_predicted(story, name, table.index) for name in names]
+    predicted = [_predicted(story, name, table.index.to_numpy()) for name in names]
     table["predicted"] = predicted[0] / predicted[1]
     return Gain(candidate, table.rename_axis("num_tokens").reset_index())
 
 
-def _predicted(story: QuantizationStory, candidate: str, sizes: Sequence[float]) -> np.ndarray:
+def _predicted(story: QuantizationStory, candidate: str, sizes: np.ndarray) -> np.ndarray:
     """Return the least times of steps in seconds; bytes and FLOPs grow linearly with the batch."""
     curve = story.curve(SCHEMES, candidate, "decode_")
     x = floats(curve, "num_tokens")
     if len(x) < 2:
         return np.full(len(sizes), np.nan)
-    at = np.asarray(sizes, dtype=float)
-    moved, work = (np.polyval(np.polyfit(x, floats(curve, c), 1), at) for c in ("bytes", "flops"))
+    fits = (np.polyfit(x, floats(curve, column), 1) for column in ("bytes", "flops"))
+    moved, work = (np.polyval(fit, sizes) for fit in fits)
     peaks = _peaks(story.scheme(candidate))
     costs = [StepCost(weight_bytes=m, linear_flops=w) for m, w in zip(moved, work, strict=True)]
     return np.array([predicted_seconds(cost, peaks) or np.nan for cost in costs])
@@ -152,7 +152,7 @@ def gain_axes(story: QuantizationStory) -> Axes | Remark:
     if not found:
         return not_measured("The time of single steps")
     parts = [found[name].table.assign(scheme=name) for name in shown_schemes(story, list(found))]
-    return batch_gain(pd.concat(parts, ignore_index=True), reference=story.reference())
+    return batch_gain(pd.concat(parts, ignore_index=True), reference=story.unrounded)
 
 
 def shown_schemes(story: QuantizationStory, names: Sequence[str]) -> list[str]:
@@ -212,10 +212,7 @@ def _fade(gain: Gain) -> str:
 
 
 def _at(row: dict[str, float]) -> str:
-    return (
-        f"{row['measured']:.2f}x at {row['num_tokens']:.0f} (the roofline allows "
-        f"{row['predicted']:.2f}x)"
-    )
+    return f"{row['measured']:.2f}x at {row['num_tokens']:.0f} (predicted {row['predicted']:.2f}x)"
 
 
 def _fading(gain: Gain) -> str:
@@ -236,14 +233,14 @@ def lone_axes(story: QuantizationStory) -> Axes | Remark:
     rows = story.rows(SCHEMES)
     if column not in rows.columns:
         return not_measured("The latency of a lone request")
-    reference = story.reference()
     best = min(rows_of(rows), key=lambda row: number(row, column) or float("inf"))
     base = story.reference_row(SCHEMES)
     title = (
-        f"Alone, {best[CANDIDATE]} answers first: {1e3 * best[column]:.0f} ms, {reference} takes "
-        f"{1e3 * base[column]:.0f} ms"
+        f"Alone, {best[CANDIDATE]} answers first: {1e3 * best[column]:.0f} ms, "
+        f"{story.unrounded} takes {1e3 * base[column]:.0f} ms"
     )
-    axes = bars_with_interval(rows, column, label=CANDIDATE, reference=reference, title=title)
+    name = story.reference()
+    axes = bars_with_interval(rows, column, label=CANDIDATE, reference=name, title=title)
     axes.set_xlabel("Median time of a lone request (s)   ← better")
     return axes
 
@@ -259,64 +256,33 @@ def lone_table(story: QuantizationStory) -> pd.DataFrame | Remark:
     return pd.DataFrame(cells, index=pd.Index(rows[CANDIDATE], name="scheme"))
 
 
-def memory_axes(story: QuantizationStory) -> Axes:
-    """Draw the memory of the weights, as measured."""
+def load_axes(story: QuantizationStory) -> Axes | Remark:
+    """Draw the throughput under load against the unrounded weights."""
     rows = story.rows(SCHEMES)
-    names = {"label": CANDIDATE, "reference": story.reference()}
-    return bars_with_interval(rows, "memory.weights_bytes", **names)
+    if f"{THROUGHPUT}.median" not in rows.columns:
+        return not_measured("A comparison under load")
+    named = rows.assign(**{f"{THROUGHPUT}.reference": story.unrounded})
+    metric = THROUGHPUT.removeprefix("comparison.")
+    return ratio_forest(named, metric, label=CANDIDATE, title=_load_title(story))
 
 
-def memory_table(story: QuantizationStory) -> pd.DataFrame:
-    """Return bits per weight, what lies in memory, and what a decode step reads of it."""
-    import pandas as pd
-
-    rows = story.rows(SCHEMES)
-    held = floats(rows, "memory.weights_bytes") / 2**20
-    base = story.reference_row(SCHEMES)
-    curves = [story.curve(SCHEMES, str(name), "decode_") for name in rows[CANDIDATE]]
-    read = [weight_bytes(curve) / 2**20 for curve in curves]
-    table = {
-        "bits per weight": floats(rows, BITS).round(2),
-        "weights in memory (MiB)": held.round(1),
-        "of the reference (%)": (100 * held * 2**20 / base["memory.weights_bytes"]).round(1),
-        "read by a decode step (MiB)": np.round(read, 1),
-        "peak memory of the process (MiB)": (floats(rows, "memory.peak_rss_bytes") / 2**20).round(),
-        "path": list(rows["extra.quantization_path"]),
-    }
-    return pd.DataFrame(table, index=pd.Index(rows[CANDIDATE], name="scheme"))
-
-
-def memory_sentence(story: QuantizationStory) -> str:
-    """Say what the smallest format saves, and what it does not touch."""
-    rows = rows_of(story.rows(SCHEMES))
-    smallest = min(rows, key=lambda row: row["memory.weights_bytes"])
-    base = story.reference_row(SCHEMES)
-    share = smallest["memory.weights_bytes"] / base["memory.weights_bytes"]
-    read = weight_bytes(story.curve(SCHEMES, str(smallest[CANDIDATE]), "decode_"))
-    text = (
-        f"`{smallest[CANDIDATE]}` is the smallest: {smallest['memory.weights_bytes'] / 2**20:.0f} "
-        f"MiB of weights, {share:.0%} of the reference, at {smallest[BITS]:.3g} bits per weight."
+def _load_title(story: QuantizationStory) -> str:
+    rows = [r for r in rows_of(story.rows(SCHEMES)) if number(r, f"{THROUGHPUT}.median")]
+    best = max(rows, key=lambda row: row[f"{THROUGHPUT}.median"])
+    verdicts = [str(row[f"{THROUGHPUT}.verdict"]) for row in rows]
+    words = {"better": "faster", "worse": "slower", "undecided": "undecided"}
+    counts = [f"{verdicts.count(v)} {word}" for v, word in words.items() if v in verdicts]
+    return (
+        f"Throughput against {story.unrounded}: {', '.join(counts)}; most with {best[CANDIDATE]}, "
+        f"{best[f'{THROUGHPUT}.median']:.2f}x"
     )
-    if np.isfinite(read):
-        rest = (smallest["memory.weights_bytes"] - read) / smallest["memory.weights_bytes"]
-        text += (
-            f" A step reads {read / 2**20:.0f} MiB of that; the other {rest:.0%} is mostly the "
-            "embedding table, of which a step looks up a row per token."
-        )
-    return text
 
 
 def check(story: QuantizationStory) -> None:
-    """Assert what the sections on speed and memory claim.
+    """Assert what the section on speed claims.
 
     Raises:
         AssertionError: A claim does not hold for these results.
     """
-    rows = rows_of(story.rows(SCHEMES))
-    base = story.reference_row(SCHEMES)
-    packed = [row for row in rows if row["extra.quantization_path"] == "packed"]
-    for row in packed:
-        smaller = row["memory.weights_bytes"] < base["memory.weights_bytes"]
-        assert smaller, f"{row[CANDIDATE]} is packed, so it takes less memory"
     for gain in gains(story).values():
         assert (floats(gain.measured, "measured") > 0).all(), "every step took time"
