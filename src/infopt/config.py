@@ -34,7 +34,7 @@ class EngineConfig:
         device: ``auto`` takes CUDA when a GPU is visible, else the CPU.
         quantization: Weight scheme; ``none`` runs the weights as they are stored.
         calibration: Text for schemes that are calibrated: ``domain`` (mixed, docs, code, random),
-            ``num_sequences``, ``length``, ``seed``; default is 32 mixed sequences of 256 tokens.
+            ``num_sequences``, ``length``, ``seed``; default is 16 mixed sequences of 256 tokens.
         backend: Which kernels to prefer; a slower path is announced and recorded.
         cuda_graphs: ``auto`` replays decode steps from captured graphs on a CUDA device; ``off``
             launches every kernel from Python.
@@ -122,7 +122,7 @@ class EngineConfig:
                 f"calibration must be a mapping of options, got {self.calibration!r}.",
                 field="calibration",
                 value=self.calibration,
-                remedy="Example: {'domain': 'docs', 'num_sequences': 32}.",
+                remedy="Example: {'domain': 'docs', 'num_sequences': 16}.",
             )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(

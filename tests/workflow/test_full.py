@@ -38,19 +38,20 @@ def snakemake(folder, *arguments):
 
 def test_everything_is_there(folder):
     results = folder / "results" / "ci"
-    names = ("00_quickstart", "10_roofline", "20_batching")
+    names = ("00_quickstart", "10_roofline", "20_batching", "30_quantization")
     for name in names:
         assert (results / "notebooks" / f"{name}.ipynb").is_file()
         assert "<html" in (results / "notebooks" / f"{name}.html").read_text()[:2000].lower()
-    assert len(list((results / "figures").glob("*.png"))) == 8
+    assert len(list((results / "figures").glob("*.png"))) == 10
     assert {p.stem for p in (results / "tables").glob("*.parquet")} == {
         "baseline",
         "batching",
+        "quantization",
         "serving",
         "select",
     }
     assert "config:" in (results / "recommendation.yaml").read_text()
-    assert (results / "tables" / "durations.csv").read_text().count("\n") == 14
+    assert (results / "tables" / "durations.csv").read_text().count("\n") == 17
 
 
 def test_a_second_run_has_nothing_to_do(folder):

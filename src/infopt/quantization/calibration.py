@@ -32,7 +32,7 @@ class CalibrationSet:
     """
 
     domain: Domain = "mixed"
-    num_sequences: int = 32
+    num_sequences: int = 16
     length: int = 256
     seed: int = 0
 

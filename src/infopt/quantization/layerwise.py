@@ -15,11 +15,12 @@ import torch
 import torch.nn.functional as F
 
 from infopt.models.checkpoint import Checkpoint
-from infopt.models.tensor_names import EMBEDDING, HEAD, expected_tensors
+from infopt.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD, expected_tensors
+from infopt.ops.rms_norm import rms_norm
 from infopt.quantization.balance import Balance
 from infopt.quantization.block import INPUTS, LINEARS, Block, Rope
 from infopt.quantization.coded import FLOAT8_MAX, ActivationFormat, CodedWeight, WeightFormat
-from infopt.quantization.methods import SCALE_DTYPE, LayerWork, Method, make_method
+from infopt.quantization.methods import SCALE_DTYPE, LayerWork, Method, Quantized, make_method
 from infopt.quantization.names import Recipe
 from infopt.quantization.products import round_input
 from infopt.quantization.statistics import InputStatistics, relative_error
@@ -132,13 +133,25 @@ class LayerwiseQuantizer:
         return made
 
     def head(self) -> QuantizedLayer:
-        """Quantize the head, by rounding."""
+        """Quantize the head (after the layers); its channels are not scaled."""
         name = EMBEDDING if self._config.tie_word_embeddings else HEAD
-        work = LayerWork(HEAD_LAYER, self._checkpoint.get(name), self._head_format())
-        coded = self._method.quantize(work).coded
-        coded.activation = self._recipe.head_activation
-        report = _report(work, coded)
-        return QuantizedLayer(None, {HEAD_LAYER: coded}, reports=[report])
+        weight = self._checkpoint.get(name)
+        with torch.inference_mode():
+            seen = self._observe_head()
+            work = LayerWork(HEAD_LAYER, weight, self._head_format(), seen)
+            found = self._method.quantize(work)
+            found.coded.activation = self._recipe.head_activation
+            report = _report(work, found)
+        return QuantizedLayer(None, {HEAD_LAYER: found.coded}, reports=[report])
+
+    def _observe_head(self) -> InputStatistics | None:
+        if self.hidden is None:
+            return None
+        norm = self._checkpoint.get(FINAL_NORM)
+        seen = InputStatistics(norm.numel())
+        for part in self.hidden.split(_BATCH):
+            seen.add(rms_norm(part, norm, self._config.rms_norm_eps), HEAD_LAYER)
+        return seen
 
     def advance(self, block: Block, coded: Mapping[str, CodedWeight]) -> None:
         """Move the calibration text through a layer with these codes."""
@@ -215,19 +228,8 @@ class LayerwiseQuantizer:
                 found = self._method.quantize(work)
                 found.coded.activation = activation
                 made.coded[full] = found.coded
-                report = _report(work, found.coded)
-                if seen is not None:
-                    error = relative_error(weight, found.coded.dequantize(), seen.second_moment)
-                    report = replace(report, relative_error=error)
                 exponent = balances[kind].exponent if kind in balances else None
-                made.reports.append(
-                    replace(
-                        report,
-                        exponent=exponent,
-                        fell_back=found.fell_back,
-                        damping=found.damping,
-                    )
-                )
+                made.reports.append(replace(_report(work, found), exponent=exponent))
         return made
 
     def _activation(self, statistics: InputStatistics | None) -> ActivationFormat:
@@ -308,11 +310,22 @@ def _can_fold(block: Block, kind: str) -> bool:
     return kind != "output" or block.config.num_heads == block.config.num_kv_heads
 
 
-def _report(work: LayerWork, coded: CodedWeight) -> LinearReport:
+def _report(work: LayerWork, found: Quantized) -> LinearReport:
+    coded, seen = found.coded, work.statistics
     num_weights = coded.codes.numel()
-    bits = 8 * coded.num_bytes / num_weights
-    error = grid_error(work.weight, coded)
-    return LinearReport(work.name, coded.format.describe(), num_weights, bits, error)
+    error = None
+    if seen is not None:
+        error = relative_error(work.weight, coded.dequantize(), seen.second_moment)
+    return LinearReport(
+        name=work.name,
+        format=coded.format.describe(),
+        num_weights=num_weights,
+        bits=8 * coded.num_bytes / num_weights,
+        grid_error=grid_error(work.weight, coded),
+        relative_error=error,
+        fell_back=found.fell_back,
+        damping=found.damping,
+    )
 
 
 def grid_error(weight: torch.Tensor, coded: CodedWeight) -> float:

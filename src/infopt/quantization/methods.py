@@ -141,7 +141,7 @@ class GPTQ(Method):
     """Rounds column by column and repairs the error in the columns that follow."""
 
     def quantize(self, work: LayerWork) -> Quantized:
-        """Round and repair; the head, which is not calibrated, is rounded."""
+        """Round and repair."""
         if work.statistics is None:
             return Quantized(self.nearest(work))
         found = gptq(

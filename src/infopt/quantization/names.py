@@ -70,7 +70,7 @@ class Recipe:
 
     @property
     def head_activation(self) -> ActivationFormat:
-        """What happens to the input of the head, which is not calibrated: never static."""
+        """What happens to the input of the head: never static, for it decides between tokens."""
         if self.activation.kind == "static":
             return replace(self.activation, kind="dynamic")
         return self.activation

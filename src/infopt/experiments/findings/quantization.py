@@ -57,7 +57,14 @@ class QuantizationStory:
         Raises:
             ResultError: This run has no such slice.
         """
-        table = self.data.rows(name)
+        return self._prepared[name] if name in self._prepared else self.data.rows(name)
+
+    @cached_property
+    def _prepared(self) -> dict[str, pd.DataFrame]:
+        return {name: self._with_marks(name) for name in self.slices}
+
+    def _with_marks(self, name: str) -> pd.DataFrame:
+        table = self.data.rows(name).copy()
         rows = rows_of(table)
         reference = self.reference_row(name)
         return table.assign(
@@ -76,9 +83,9 @@ class QuantizationStory:
 
     def reference_row(self, name: str) -> Row:
         """Return the candidate that a slice's others are paired with."""
-        slugs = {str(row["slug"]): row for row in rows_of(self.data.rows(name))}
-        first = next(iter(slugs.values()))
-        return slugs[str(first["workload.reference"])]
+        rows = {str(row["slug"]): row for row in rows_of(self.data.rows(name))}
+        first = next(iter(rows.values()))
+        return rows[str(first["workload.reference"])]
 
     def reference(self, name: str = SCHEMES) -> str:
         """Return the name of that candidate."""
