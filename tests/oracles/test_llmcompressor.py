@@ -22,8 +22,8 @@ MODEL = "tiny-dense"
 EXPECTED = Path(__file__).parents[1] / "data" / "oracles" / "llmcompressor.json"
 SCHEMES = {
     "rtn": "int4-rtn-g64",
-    "gptq": "int4-gptq-g64",
-    "gptq-act": "int4-gptq-g64-act",
+    "gptq": "int4-gptq-g64-inorder",
+    "gptq-act": "int4-gptq-g64",
     "awq": "int4-awq-g64",
 }
 """Their method -> our scheme, which codes the head too (in 8 bits; theirs stays float)."""
