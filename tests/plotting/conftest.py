@@ -118,6 +118,94 @@ def make_ops() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def make_schemes() -> pd.DataFrame:
+    """Four schemes: one lossless and stored in the file, one that runs dequantized."""
+    columns: dict[str, Any] = {
+        "slug": ["none", "q4_1", "int8", "int4-rtn-g64"],
+        "status": "ok",
+        "extra.bits": [32.0, 5.0, 8.0, 4.5],
+        "extra.is_stored": [False, True, False, False],
+        "extra.is_dequantized": [False, False, True, False],
+        "extra.calibration_tokens": [256, 1024, 4096, 16384],
+    }
+    for column, values in {
+        "quality.kl_mean": [0.0, 0.0, 0.004, 0.3],
+        "quality.perplexity_ratio.docs.ratio": [1.0, 0.999, 1.004, 1.5],
+        "quality.perplexity_ratio.code.ratio": [1.0, 1.001, 1.006, 1.4],
+    }.items():
+        is_ratio = column.endswith("ratio")
+        ends = column.removesuffix("ratio") if is_ratio else "quality.fidelity_details.kl_"
+        columns[column] = values
+        columns[f"{ends}low"] = [value * 0.95 for value in values]
+        columns[f"{ends}high"] = [value * 1.05 for value in values]
+    return pd.DataFrame(columns)
+
+
+def make_gains() -> pd.DataFrame:
+    """Two schemes, measured at 1 and 4 sequences and predicted up to 16; one ends undecided."""
+    rows = []
+    for name, first, last in (("int8", 2.0, 1.0), ("int4-rtn-g64", 3.0, 1.5)):
+        measured = {1: first, 4: last}
+        for size in (1, 4, 16):
+            value = measured.get(size, np.nan)
+            ends = {"low": value * 0.9, "high": value * 1.1}
+            row = {"scheme": name, "num_tokens": size, "measured": value, **ends}
+            rows.append(row | {"predicted": 1.2 * first / size**0.3})
+    return pd.DataFrame(rows)
+
+
+def make_parts() -> pd.DataFrame:
+    """Two layers and the head, which suffers most."""
+    return pd.DataFrame({
+        "layer": [0, 0, 1, 1, None],
+        "part": ["attention", "mlp", "attention", "mlp", "head"],
+        "kl": [0.001, 0.002, 0.003, 0.004, 0.03],
+    })  # fmt: skip
+
+
+def make_errors() -> pd.DataFrame:
+    return pd.DataFrame({
+        "scheme": ["int4-awq"] * 4 + ["int4-gptq"] * 4,
+        "block": [0, 0, 1, 1] * 2,
+        "relative_error": [0.08, 0.1, 0.12, 0.1, 0.04, 0.06, 0.05, 0.05],
+    })  # fmt: skip
+
+
+def make_scores() -> pd.DataFrame:
+    """A reference of 80 to 95 % in one task; one scheme is below it, one is not."""
+    rows = [
+        {"task": task, "scheme": name, "score": score, "low": score - 0.1, "high": score + 0.05}
+        for task in ("code", "passkey")
+        for name, score in (("none", 0.9), ("int8", 0.85), ("int2", 0.5 if task == "code" else 0.9))
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture
+def schemes() -> pd.DataFrame:
+    return make_schemes()
+
+
+@pytest.fixture
+def gains() -> pd.DataFrame:
+    return make_gains()
+
+
+@pytest.fixture
+def parts() -> pd.DataFrame:
+    return make_parts()
+
+
+@pytest.fixture
+def errors() -> pd.DataFrame:
+    return make_errors()
+
+
+@pytest.fixture
+def scores() -> pd.DataFrame:
+    return make_scores()
+
+
 @pytest.fixture
 def ops() -> pd.DataFrame:
     return make_ops()
@@ -153,6 +241,15 @@ PLOTS: dict[str, Callable[..., Any]] = {
     "pareto": lambda **k: plotting.pareto(make_runs(), TTFT, RATE, color="config.scheduling", **k),
     "latency_percentiles": lambda **k: plotting.latency_percentiles(make_runs(), limit_s=0.5, **k),
     "throughput_vs_batch": lambda **k: plotting.throughput_vs_batch(make_runs(), **k),
+    "quality_bits": lambda **k: plotting.quality_bits(make_schemes(), limits={"floor": 0.02}, **k),
+    "batch_gain": lambda **k: plotting.batch_gain(make_gains(), **k),
+    "sensitivity_bars": lambda **k: plotting.sensitivity_bars(make_parts(), **k),
+    "layer_errors": lambda **k: plotting.layer_errors(make_errors(), **k),
+    "task_scores": lambda **k: plotting.task_scores(make_scores(), "none", **k),
+    "calibration_size": lambda **k: plotting.calibration_size(
+        make_schemes(), baselines={"docs": 1.2}, **k
+    ),
+    "text_ratios": lambda **k: plotting.text_ratios(make_schemes(), limit=1.02, **k),
     "ratio_forest": lambda **k: plotting.ratio_forest(make_ratios(), **k),
     "roofline": lambda **k: plotting.roofline(make_runs(), 85e9, 974e9, **k),
     "op_roofline": lambda **k: plotting.op_roofline(make_ops(), 1e11, 1e12, **k),

@@ -45,7 +45,7 @@ TIERS: Mapping[str, Tier] = MappingProxyType(
         "screen": Tier(
             context=256,
             tokens_per_kind=2048,
-            tasks={"code": 40, "passkey": 4},
+            tasks={"arithmetic": 40, "code": 40, "multilingual": 40, "passkey": 4},
             passkey_lengths=(256, 1024),
             code_choices=2,
         ),

@@ -132,12 +132,13 @@ def _draw_points(
 
 
 def _finding(labels: list[str], x: np.ndarray, loss: Values, limits: Mapping[str, float]) -> str:
+    what = loss.metric.label
     if not limits:
         best = int(np.argmin(loss.values))
-        return f"{labels[best]} loses least, with {x[best]:.3g} bits per weight"
+        return f"{what}: {labels[best]} loses least, with {x[best]:.3g} bits per weight"
     name, limit = next(iter(limits.items()))
     kept = np.flatnonzero(loss.values <= limit)
     if not len(kept):
-        return f"No scheme stays below the {name}"
+        return f"{what}: nothing stays below the {name}"
     fewest = kept[np.argmin(x[kept])]
-    return f"{labels[fewest]} has the fewest bits below the {name}: {x[fewest]:.3g}"
+    return f"{what}: {labels[fewest]} needs the fewest bits below the {name}, {x[fewest]:.3g}"

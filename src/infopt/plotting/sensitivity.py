@@ -50,7 +50,7 @@ def sensitivity_bars(
             remedy=f"Parts: {', '.join(_PARTS)}.",
         )
     head_at = float(np.nanmax(layers, initial=-1.0)) + _GAP + 0.5
-    ax = new_axes(ax, (9.0, 4.0))
+    ax = new_axes(ax, (9.0, 4.4))
     for kind, shift in (("attention", -0.21), ("mlp", 0.21), ("head", 0.0)):
         rows = np.array([k == kind for k in kinds])
         if rows.any():
@@ -59,7 +59,7 @@ def sensitivity_bars(
             ax.bar(x, kl[rows], width=width, color=_PARTS[kind], label=_NAMES[kind])
     _name_layers(ax, layers, head_at if "head" in kinds else None)
     ax.set_xlabel("Layer")
-    label_axis(ax, "y", Metric("kl", "KL with this part alone in few bits", "nats", "lower"))
+    label_axis(ax, "y", Metric("kl", "KL, this part alone in few bits", "nats", "lower"))
     legend_beside(ax)
     set_title(ax, title or _most(kinds, layers, kl))
     return ax

@@ -27,6 +27,7 @@ STAGE = "quantization"
 SCHEMES, FLOAT_TRAINED, CALIBRATION = "schemes", "float_trained", "calibration"
 BITS, IS_STORED, IS_LOOSE = "extra.bits", "extra.is_stored", "extra.is_dequantized"
 CANDIDATE = "extra.candidate"
+KL = "quality.kl_mean"
 
 STORED_BLOCKS = ("q4_1", "q4_1-a8")
 """Schemes that multiply the blocks of the model's file: nothing was rounded for them."""

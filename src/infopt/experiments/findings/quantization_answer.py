@@ -8,6 +8,7 @@ from infopt.experiments.findings import quantization_speed as speed
 from infopt.experiments.findings.quantization import (
     BITS,
     CANDIDATE,
+    KL,
     SCHEMES,
     QuantizationStory,
     shown_ratio,
@@ -21,7 +22,6 @@ from infopt.select.rows import Row, number, rows_of
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
-_KL = "quality.kl_mean"
 _KINDS = ("docs", "code")
 
 
@@ -63,7 +63,7 @@ def _price(row: Row) -> str:
         f"{shown_ratio(row, f'quality.perplexity_ratio.{kind}')} on {kind}" for kind in _KINDS
     ]
     return (
-        f"{_short(number(row, _KL))}{interval} nats from the float model; perplexity "
+        f"{_short(number(row, KL))}{interval} nats from the float model; perplexity "
         f"{' and '.join(ratios)}."
     )
 
@@ -135,7 +135,7 @@ def _lossy(story: QuantizationStory) -> str:
     row = story.scheme(name)
     return (
         f"A lossy floor ({limits}) would allow `{name}`: {row[BITS]:.3g} bits, KL "
-        f"{_short(number(row, _KL))} nats, throughput {shown_ratio(row, speed.THROUGHPUT)} against "
+        f"{_short(number(row, KL))} nats, throughput {shown_ratio(row, speed.THROUGHPUT)} against "
         f"`{story.unrounded}`."
     )
 
@@ -149,7 +149,7 @@ def schemes_table(story: QuantizationStory) -> Styler:
         {
             "scheme": row[CANDIDATE],
             "bits": _short(number(row, BITS)),
-            "KL (nats)": _short(number(row, _KL)),
+            "KL (nats)": _short(number(row, KL)),
             "perplexity": _short(number(row, "quality.perplexity_ratio")),
             "throughput": _throughput(row),
             "memory (MiB)": f"{row['memory.weights_bytes'] / 2**20:.0f}",

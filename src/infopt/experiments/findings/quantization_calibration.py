@@ -9,6 +9,7 @@ from infopt.experiments.findings.missing import Remark, not_measured
 from infopt.experiments.findings.quantization import (
     CALIBRATION,
     CANDIDATE,
+    KL,
     SCHEMES,
     QuantizationStory,
     shown_ratio,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-KL = "quality.kl_mean"
 TOKENS, SECONDS = "extra.calibration_tokens", "extra.calibration_s"
 _SIZE = re.compile(r"gptq-\d+-sequences?")
 _DOMAINS = ("docs", "code", "random")

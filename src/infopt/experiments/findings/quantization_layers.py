@@ -7,17 +7,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from infopt.experiments.findings.missing import Remark, not_measured
-from infopt.experiments.findings.quantization import CANDIDATE, SCHEMES, QuantizationStory
+from infopt.experiments.findings.quantization import (
+    BITS,
+    CANDIDATE,
+    IS_LOOSE,
+    IS_STORED,
+    KL,
+    SCHEMES,
+    QuantizationStory,
+)
 from infopt.plotting import layer_errors, sensitivity_bars
 from infopt.plotting.data import floats
 from infopt.quantization.block import LINEARS
 from infopt.results.html import format_value
+from infopt.select.rows import number, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 _MILLION = 1e6
+_SAME_BITS = 0.1
+"""Bits per weight within which two schemes count as equally large."""
 
 
 def sensitivities(story: QuantizationStory) -> pd.DataFrame:
@@ -88,6 +99,30 @@ def sensitivity_sentence(story: QuantizationStory) -> str:
     )
 
 
+def mixed_sentence(story: QuantizationStory) -> str:
+    """Compare each mixed scheme with the best of those that use no more bits."""
+    rows = [row for row in rows_of(story.rows(SCHEMES)) if number(row, KL) is not None]
+    lines = []
+    for mixed in (row for row in rows if str(row[CANDIDATE]).startswith("mixed-")):
+        others = [
+            row
+            for row in rows
+            if row[BITS] <= mixed[BITS] + _SAME_BITS
+            and row is not mixed
+            and not row[IS_STORED]
+            and not row[IS_LOOSE]
+        ]
+        if others:
+            best = min(others, key=lambda row: row[KL])
+            word = "more" if mixed[KL] > best[KL] else "less"
+            lines.append(
+                f"- `{mixed[CANDIDATE]}` ({mixed['extra.quantization_formats']}) uses "
+                f"{mixed[BITS]:.3g} bits and loses {_short(mixed[KL])} nats, **{word}** than "
+                f"`{best[CANDIDATE]}` with {best[BITS]:.3g} bits ({_short(best[KL])})."
+            )
+    return "\n".join(lines)
+
+
 def error_table(story: QuantizationStory) -> pd.DataFrame:
     """Return the relative output error by scheme, block and product; empty where none is known.
 
@@ -141,6 +176,10 @@ def error_sentence(story: QuantizationStory) -> str:
             f"({_percent(means[hardest])})."
         )
     return "\n".join(lines)
+
+
+def _short(value: float) -> str:
+    return format_value(float(value), 2)
 
 
 def _percent(share: float) -> str:

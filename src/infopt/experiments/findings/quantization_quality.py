@@ -14,6 +14,7 @@ from infopt.experiments.findings.quantization import (
     BITS,
     CANDIDATE,
     FLOAT_TRAINED,
+    KL,
     SCHEMES,
     QuantizationStory,
 )
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-KL = "quality.kl_mean"
 RATIO = "quality.perplexity_ratio.{kind}.ratio"
 _TASK = "quality.tasks."
 _WIDTH = re.compile(r"int(\d)-rtn-g\d+|int(8)")
