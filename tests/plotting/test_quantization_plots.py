@@ -101,7 +101,7 @@ def test_bars_of_parts_stand_at_their_layer_and_the_head_apart(parts: pd.DataFra
 
 
 def test_a_part_of_another_kind_is_refused(parts: pd.DataFrame) -> None:
-    with pytest.raises(ResultError, match="'router'.*attention, mlp, head"):
+    with pytest.raises(ResultError, match=r"'router'.*attention, mlp, head"):
         plotting.sensitivity_bars(parts.assign(part="router"))
 
 
@@ -154,9 +154,9 @@ def test_both_kinds_of_text_stand_in_one_row(schemes: pd.DataFrame) -> None:
     [
         (lambda t: plotting.quality_bits(t.drop(columns="extra.bits")), "extra.bits"),
         (lambda t: plotting.quality_bits(t.drop(columns="extra.is_stored")), "extra.is_stored"),
-        (lambda t: plotting.batch_gain(t), "num_tokens"),
-        (lambda t: plotting.sensitivity_bars(t), "kl"),
-        (lambda t: plotting.layer_errors(t), "block"),
+        (plotting.batch_gain, "num_tokens"),
+        (plotting.sensitivity_bars, "kl"),
+        (plotting.layer_errors, "block"),
         (lambda t: plotting.task_scores(t, "none"), "score"),
         (lambda t: plotting.text_ratios(t.drop(columns=RATIO)), RATIO),
     ],

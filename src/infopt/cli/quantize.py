@@ -34,7 +34,7 @@ def quantize(
         ),
     ] = None,
     calibration_num_sequences: Annotated[
-        int | None, typer.Option(help="Sequences.", rich_help_panel=_PANEL, show_default="32")
+        int | None, typer.Option(help="Sequences.", rich_help_panel=_PANEL, show_default="16")
     ] = None,
     calibration_length: Annotated[
         int | None, typer.Option(help="Tokens in each.", rich_help_panel=_PANEL, show_default="256")

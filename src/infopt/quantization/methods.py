@@ -14,7 +14,7 @@ import torch
 from infopt.errors import ConfigError
 from infopt.quantization.balance import Balance, awq_balance, smooth_balance
 from infopt.quantization.coded import CodedWeight, WeightFormat
-from infopt.quantization.gptq import gptq
+from infopt.quantization.gptq import DAMPING, gptq
 from infopt.quantization.names import Recipe
 from infopt.quantization.rtn import clipped, rtn
 from infopt.quantization.statistics import InputStatistics, output_error
@@ -152,7 +152,8 @@ class GPTQ(Method):
             scale_dtype=self.scale_dtype,
             layer=work.name,
         )
-        return Quantized(found.coded, found.fell_back, found.damping)
+        raised = found.damping if found.damping > DAMPING else None
+        return Quantized(found.coded, found.fell_back, raised)
 
 
 def make_method(recipe: Recipe, scale_dtype: torch.dtype = SCALE_DTYPE) -> Method:

@@ -91,10 +91,12 @@ def _end(story: QuantizationStory) -> str:
     gain = speed.gain_of(story, story.chosen)
     if gain is None:
         return "single steps were not timed in this run."
-    largest = floats(gain.measured, "num_tokens").max()
+    smallest, largest = (float(f(floats(gain.measured, "num_tokens"))) for f in (min, max))
     measured, predicted, ends = gain.fades_at("measured"), gain.fades_at("predicted"), gain.ends_at
     seen = f"not up to {largest:.0f} sequences, the most that were measured"
-    if ends is not None:
+    if ends == smallest:
+        seen = f"a step of {smallest:.0f} is not faster beyond doubt to begin with"
+    elif ends is not None:
         seen = f"from {ends:.0f} sequences on it is no longer faster beyond doubt"
     elif measured is not None:
         seen = f"half of it is gone at {measured:.0f} sequences"
@@ -150,7 +152,7 @@ def schemes_table(story: QuantizationStory) -> Styler:
             "scheme": row[CANDIDATE],
             "bits": _short(number(row, BITS)),
             "KL (nats)": _short(number(row, KL)),
-            "perplexity": _short(number(row, "quality.perplexity_ratio")),
+            "perplexity (x)": _short(number(row, "quality.perplexity_ratio"), digits=4),
             "throughput": _throughput(row),
             "memory (MiB)": f"{row['memory.weights_bytes'] / 2**20:.0f}",
             "why not": why[str(row[CANDIDATE])],
@@ -201,5 +203,5 @@ def check(story: QuantizationStory) -> None:
     assert verdict != "worse", "what was chosen is not worse beyond doubt"
 
 
-def _short(value: float | None) -> str:
-    return "" if value is None else format_value(float(value), 3)
+def _short(value: float | None, digits: int = 3) -> str:
+    return "" if value is None else format_value(float(value), digits)

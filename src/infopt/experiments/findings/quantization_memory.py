@@ -51,7 +51,6 @@ def memory_table(story: QuantizationStory) -> pd.DataFrame:
         "weights in memory (MiB)": held.round(1),
         "of the reference (%)": (100 * held * 2**20 / base["memory.weights_bytes"]).round(1),
         "read by a decode step (MiB)": np.round(read, 1),
-        "peak memory of the process (MiB)": (floats(rows, "memory.peak_rss_bytes") / 2**20).round(),
         "path": list(rows["extra.quantization_path"]),
     }
     return pd.DataFrame(table, index=pd.Index(rows[CANDIDATE], name="scheme"))
