@@ -59,6 +59,9 @@ class StoredBlocks:
         self._why_dense = cpu.why_not(OpTarget(device, dtype))
         self._float = str(dtype).removeprefix("torch.")
         self.report = SchemeReport(name, backend="reference" if self._why_dense else "cpu")
+        self.report.path = "dequantized" if self._why_dense else "packed"
+        self.report.on_stored_grid = True  # nothing is requantized
+        self._num_weights = self._num_bytes = 0
         if self._why_dense is not None:
             self.report.reason = f"no cpu: {self._why_dense}; the blocks run dequantized"
 
@@ -69,10 +72,13 @@ class StoredBlocks:
         kind = kinds.pop() if len(kinds) == 1 else "mixed"
         if self._why_dense is not None or kind not in _READERS:
             self.report.formats[self._float] += 1
-            return self._ops.linear(source.weight(), source.bias())
+            weight = source.weight()
+            self._note(weight.numel(), weight.nbytes)
+            return self._ops.linear(weight, source.bias())
         self.report.formats[kind.lower()] += 1
         parts = [_READERS[kind](blocks, shape[1]) for _, blocks, shape in raw]
         codes, scale, offset = (torch.cat(column) for column in zip(*parts, strict=True))
+        self._note(codes.numel(), sum(blocks.nbytes for _, blocks, _ in raw))
         from infopt.ops.cpu.quantized import CodeLinear
 
         return CodeLinear(
@@ -84,6 +90,11 @@ class StoredBlocks:
             group_size=BLOCK,
             activation_bits=self._activation_bits,
         )
+
+    def _note(self, num_weights: int, num_bytes: int) -> None:
+        self._num_weights += num_weights
+        self._num_bytes += num_bytes
+        self.report.weight_bits = 8 * self._num_bytes / self._num_weights
 
 
 def _gguf(checkpoint: Checkpoint, scheme: str) -> GGUFCheckpoint:

@@ -133,7 +133,7 @@ def error_table(story: QuantizationStory) -> pd.DataFrame:
     parts = []
     for name in story.rows(SCHEMES)[CANDIDATE]:
         errors = story.curve(SCHEMES, str(name), "layers.")
-        # Products of the blocks in the order of the model; the head has no input to calibrate on.
+        # Products of the blocks in the order of the model; the head, the last entry, is left out.
         count = len(errors) - len(errors) % len(LINEARS)
         if count:
             index = np.arange(count)
