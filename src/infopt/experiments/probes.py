@@ -13,6 +13,7 @@ from infopt.bench.roofline_ops import OpRoofline, op_rooflines
 from infopt.bench.stats import bootstrap_interval
 from infopt.bench.workload_types import WorkloadRequest
 from infopt.engine.stats import StepStats
+from infopt.evals.reference_logits import ReferenceLogits
 from infopt.evals.suite import run_suite
 from infopt.experiments.arms import check_complete, serve
 from infopt.experiments.machine import precision_of
@@ -30,7 +31,9 @@ _NUM_DECODES = 7
 _NUM_RUNS = 2
 
 
-def quality(llm: LLM, tier: Literal["screen", "full"], reference: LLM | None) -> dict[str, Any]:
+def quality(
+    llm: LLM, tier: Literal["screen", "full"], reference: LLM | ReferenceLogits | None
+) -> dict[str, Any]:
     """Return the quality section of a record; None as reference measures the reference itself."""
     return run_suite(llm, tier, reference=reference, progress=False).to_dict()
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from infopt.evals.reference_logits import ReferenceLogits
+from infopt.evals.suite import suite_windows
 from infopt.experiments.arms import Arm
 from infopt.experiments.baseline import single_probe
 from infopt.experiments.machine import machine_peaks
@@ -24,17 +26,16 @@ def run(
     spec: SliceSpec, results_dir: str | Path, *, num_threads: int | None = None
 ) -> dict[str, Any]:
     """Run what is missing of the slice and return its manifest."""
-    with Judge(spec, num_threads) as judge:
-        probes: list[Probe] = [judge.probe, quantization_probe]
-        if "single" in spec.workloads:
-            probes.append(single_probe(spec))
-        if spec.measure_steps:
-            probes.append(steps_probe)
-        return run_slice(spec, results_dir, num_threads=num_threads, probes=probes)
+    probes: list[Probe] = [Judge(spec, num_threads).probe, quantization_probe]
+    if "single" in spec.workloads:
+        probes.append(single_probe(spec))
+    if spec.measure_steps:
+        probes.append(steps_probe)
+    return run_slice(spec, results_dir, num_threads=num_threads, probes=probes)
 
 
 class Judge:
-    """The model that quality is judged against, loaded when the first candidate needs it.
+    """The model that quality is judged against: run once, when the first candidate needs it.
 
     Args:
         spec: The slice.
@@ -44,14 +45,7 @@ class Judge:
     def __init__(self, spec: SliceSpec, num_threads: int | None) -> None:
         """Load nothing yet."""
         self._spec, self._num_threads = spec, num_threads
-        self._llm: LLM | None = None
-
-    def __enter__(self) -> Judge:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._llm is not None:
-            self._llm.close()
+        self._logits: ReferenceLogits | None = None
 
     def probe(self, arm: Arm, reference: Arm | None) -> dict[str, Any]:
         """Measure the quality of a candidate."""
@@ -60,10 +54,12 @@ class Judge:
             return {}
         if self._spec.quality_reference is None:
             return {"quality": quality(arm.llm, tier, reference.llm if reference else None)}
-        if self._llm is None:
+        if self._logits is None:
             config = self._spec.judge_config().replace(num_threads=self._num_threads)
-            self._llm = LLM(config=config)
-        return {"quality": quality(arm.llm, tier, self._llm)}
+            with LLM(config=config) as llm:
+                windows = suite_windows(llm, tier)
+                self._logits = ReferenceLogits.compute(llm, windows, use_tqdm=False)
+        return {"quality": quality(arm.llm, tier, self._logits)}
 
 
 def steps_probe(arm: Arm, reference: Arm | None) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def finalists(
         name: entry
         for stage in chosen
         for name, entry in stage["slices"].items()
-        if entry["decides"]
+        if entry.get("decides", True)
     }
     winners = {name: entry["engine"] for name, entry in slices.items()}
     references = {name: entry["reference_engine"] for name, entry in slices.items()}

@@ -100,13 +100,15 @@ def stage_results(stage: str, results_dir: str | Path, model: str | None = None)
 def _of_pipeline(stage: str, results_dir: Path, table_path: Path) -> StageResults:
     table = read_table(table_path)
     paths = [record_path(stage, slug, results_dir) for slug in table["slug"]]
-    first = table.iloc[0]
+    chosen = read_yaml(results_dir / "chosen" / f"{stage}.yaml")["slices"]
+    # Slices that only explain may run a model of their own.
+    deciding = [name for name, entry in chosen.items() if entry.get("decides", True)]
+    first = table.loc[table["extra.slice"].isin(deciding)].iloc[0]
     note = (
         f"The numbers below come from the pipeline's run in `{results_dir.name}/`: model "
         f"`{first['config.model']}` on {first['hardware.cpu_model']} "
         f"({first['hardware.num_cores']} cores), measured on {str(first['started'])[:10]}."
     )
-    chosen = read_yaml(results_dir / "chosen" / f"{stage}.yaml")["slices"]
     return StageResults(table, load_samples(paths), chosen, note, is_miniature=False)
 
 
