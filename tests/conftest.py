@@ -24,6 +24,24 @@ from typing import Any
 import pytest
 
 TINY_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
+TINY_EXPERTS: dict[str, dict[str, Any]] = {
+    "mixtral": {"intermediate_size": 48, "num_local_experts": 6, "num_experts_per_tok": 2},
+    "qwen2_moe": {
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "decoder_sparse_step": 2,
+    },
+    "qwen3_moe": {
+        "moe_intermediate_size": 24,
+        "num_experts": 16,
+        "num_experts_per_tok": 4,
+        "mlp_only_layers": [1],
+        "norm_topk_prob": True,
+    },
+    "olmoe": {"intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 3},
+}
 
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
@@ -93,7 +111,7 @@ def _tiny_config(family: str, vocab_size: int, changes: dict[str, Any]) -> Any:
         "eos_token_id": 1,
         "pad_token_id": None,
     }
-    if family == "qwen2":
+    if family in ("qwen2", "qwen2_moe", "olmoe"):
         del values["head_dim"]
     if family == "mistral":
         values["sliding_window"] = 24
@@ -103,7 +121,7 @@ def _tiny_config(family: str, vocab_size: int, changes: dict[str, Any]) -> Any:
             "query_pre_attn_scalar": 16,
             "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
         }
-    return CONFIG_MAPPING[family](**(values | changes))
+    return CONFIG_MAPPING[family](**(values | TINY_EXPERTS.get(family, {}) | changes))
 
 
 @pytest.fixture(scope="session")

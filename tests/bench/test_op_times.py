@@ -13,6 +13,7 @@ from infopt import LLM, SamplingParams
 from infopt.bench import op_times
 from infopt.bench.op_times import BETWEEN, MIN_RUNS, OpTimer, StepKind, time_ops, timed_ops
 from infopt.bench.roofline_ops import LAYER_OPS, OPS
+from infopt.errors import MeasurementError
 
 KIND = StepKind(num_seqs=3, num_cached=20)
 
@@ -109,3 +110,11 @@ def test_time_is_split_among_the_ops_of_one_run() -> None:
     assert (first["qkv"], first[BETWEEN], first["head"], first["norm"]) == (1.0, 8.0, 2.0, 0.0)
     assert sum(first.values()) == 12
     assert timer.split({"layers": 4.0})["qkv"] == 0.0
+
+
+def test_experts_are_not_timed_one_by_one(tiny_model_dir) -> None:
+    with (
+        LLM(str(tiny_model_dir("mixtral")), dtype="float32", max_model_len=64) as llm,
+        pytest.raises(MeasurementError, match="MoE"),
+    ):
+        time_ops(llm.engine, StepKind(1, 4), 0.1)

@@ -15,7 +15,7 @@ from infopt.bench.roofline import (
 )
 from infopt.bench.roofline_log import phase_of, summarize_roofline
 from infopt.errors import MeasurementError
-from infopt.models.config import ModelConfig
+from infopt.models.config import ModelConfig, MoeConfig
 
 FP16 = Precision(weight_bytes=2, kv_bytes=2)
 H100 = MachinePeaks(3.35e12, 989e12)
@@ -208,3 +208,42 @@ def test_a_log_without_such_steps_has_no_summary(make_step) -> None:
     assert summarize_roofline([], SMOLLM2, FP16, H100) is None
     step = make_step(num_decode_tokens=1, duration_s=1.0)
     assert summarize_roofline([step], SMOLLM2, FP16, H100, phase="prefill") is None
+
+
+MIXTRAL = decoder(32, 4096, 14336, 32, 8, 128, 32000, moe=MoeConfig(8, 2, 14336, (True,) * 32))
+
+
+@pytest.mark.parametrize(("batch", "touched"), [(1, 2), (2, 3.5), (4, 5.47), (16, 7.92)])
+def test_a_step_reads_the_experts_that_its_tokens_touch(make_step, batch, touched) -> None:
+    step = make_step(num_decode_tokens=batch, num_logit_rows=batch)
+    expert, norms, embedding = 3 * 4096 * 14336, (2 * 32 + 1) * 4096, 32000 * 4096
+    shared = MIXTRAL.num_parameters - norms - embedding - 32 * 8 * expert
+    read = step_cost(step, MIXTRAL, FP16).weight_bytes / 2
+    assert (read - shared) / (32 * expert) == pytest.approx(touched, abs=0.01)
+
+
+def test_a_token_computes_its_own_experts_only(make_step) -> None:
+    norms, embedding = (2 * 32 + 1) * 4096, 32000 * 4096
+    for batch in (1, 64):
+        step = make_step(num_decode_tokens=batch, num_logit_rows=batch)
+        active = MIXTRAL.num_active_parameters - norms - embedding
+        assert step_cost(step, MIXTRAL, FP16).linear_flops == 2 * active * batch
+
+
+def test_padding_computes_no_expert(make_step) -> None:
+    plain = step_cost(make_step(num_decode_tokens=2), MIXTRAL, FP16)
+    padded = step_cost(make_step(num_decode_tokens=2, num_padding_tokens=3), MIXTRAL, FP16)
+    attention = 32 * (2 * 4096 * (4096 + 1024) + 8 * 4096)
+    assert padded.linear_flops - plain.linear_flops == 3 * 2 * attention
+    assert padded.weight_bytes == plain.weight_bytes
+
+
+def test_dense_layers_and_shared_experts_are_read_whole(make_step) -> None:
+    """Two layers, one of them sparse, with a router, a gate and a shared expert."""
+    moe = MoeConfig(8, 2, 16, (False, True), shared_size=24, shared_gate=True)
+    config = decoder(2, 64, 128, 4, 2, 16, 320, moe=moe)
+    attention, dense = 2 * 64 * (64 + 32), 3 * 64 * 128
+    sparse = 8 * 64 + 64 + 3 * 64 * 24 + 2 * (3 * 64 * 16)
+    cost = step_cost(make_step(num_decode_tokens=1), config, FP16)
+    assert cost.weight_bytes == 2 * (2 * attention + dense + sparse)
+    assert cost.linear_flops == cost.weight_bytes

@@ -19,6 +19,9 @@ from infopt import LLM, SamplingParams
 
 NUM_NEW_TOKENS = 12
 
+FAMILIES = ["llama", "gemma3_text", "qwen2_moe"]
+"""One pool of full layers, windows, and experts (one of them shared)."""
+
 SETTINGS: dict[str, dict[str, Any]] = {
     "batched": {},
     "chunk-16": {"max_num_batched_tokens": 16, "max_num_seqs": 16},
@@ -97,7 +100,7 @@ def record_logits(llm: LLM, into: dict[tuple[int, int], torch.Tensor]) -> None:
 def tiny(tiny_model_dir: Callable[..., Path]) -> dict[str, Any]:
     """The small models, their prompts and the solo runs."""
     cases = {}
-    for family in ("llama", "gemma3_text"):
+    for family in FAMILIES:
         folder = tiny_model_dir(family, max_position_embeddings=1024)
         prompts = mixed_prompts(320, LENGTHS)
         solo = run(folder, prompts, one_by_one=True, enable_prefix_caching=False)
@@ -105,7 +108,7 @@ def tiny(tiny_model_dir: Callable[..., Path]) -> dict[str, Any]:
     return cases
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_logits_are_bit_identical(tiny: dict[str, Any], family: str, setting: str) -> None:
     folder, prompts, (tokens, logits, _) = tiny[family]

@@ -52,6 +52,14 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", {}),
     ("gemma3_text", {}),
     ("gemma3_text", {"final_logit_softcapping": 5.0}),
+    ("mixtral", {}),
+    ("mixtral", {"sliding_window": 24, "head_dim": 32}),
+    ("qwen2_moe", {}),
+    ("qwen2_moe", {"norm_topk_prob": True, "decoder_sparse_step": 1, "qkv_bias": False}),
+    ("qwen3_moe", {}),
+    ("qwen3_moe", {"norm_topk_prob": False, "mlp_only_layers": [], "attention_bias": True}),
+    ("olmoe", {}),
+    ("olmoe", {"norm_topk_prob": True, "num_key_value_heads": 4}),
 ]
 
 

@@ -15,9 +15,12 @@ from infopt.ops.cpu.fp8 import Fp8Linear
 from infopt.ops.cpu.layer_stack import CppStack, load_layer_stack
 from infopt.ops.cpu.linear import PackedLinear
 from infopt.ops.cpu.quantized import CodeLinear, DynamicInt8Linear
+from infopt.ops.experts import ExpertSpec
 from infopt.ops.layer_stack import LayerWeights, OpByOpStack, StackSpec
 from infopt.ops.linear import DenseLinear
+from infopt.ops.mlp import DenseMlp, SparseMlp
 from infopt.ops.rotary import HeadNorms
+from infopt.ops.router import Routing
 
 HIDDEN, HEADS, KV_HEADS, DIM, MLP = 48, 6, 2, 16, 80
 BLOCK = 16
@@ -113,8 +116,7 @@ def make_case(cpu_isa: str) -> Callable[..., Case]:
                 qkv=product((HEADS + 2 * KV_HEADS) * DIM, HIDDEN),
                 output=product(HIDDEN, HEADS * DIM),
                 post_attention_norm=1 + rand(HIDDEN, scale=0.2),
-                gate_up=product(2 * MLP, HIDDEN),
-                down=product(HIDDEN, MLP),
+                mlp=DenseMlp(product(2 * MLP, HIDDEN), product(HIDDEN, MLP)),
                 head_norms=HeadNorms(1 + rand(DIM), 1 + rand(DIM), 1e-6) if head_norms else None,
                 pre_mlp_norm=1 + rand(HIDDEN, scale=0.2) if sandwich else None,
                 post_mlp_norm=1 + rand(HIDDEN, scale=0.2) if sandwich else None,
@@ -308,8 +310,11 @@ def test_a_wrong_batch_raises_before_any_layer_runs(make_case, what, message):
 )
 def test_weights_that_do_not_fit_are_refused(make_case, field, value, message):
     case = make_case()
-    layers = [case.spec.layers[0], replace(case.spec.layers[1], **{field: value})]
-    case.spec = replace(case.spec, layers=layers)
+    first, second = case.spec.layers
+    owner = second.mlp if hasattr(second.mlp, field) else second
+    changed = replace(owner, **{field: value})
+    second = replace(second, mlp=changed) if owner is second.mlp else changed
+    case.spec = replace(case.spec, layers=[first, second])
     with pytest.raises((ValueError, TypeError), match=message):
         fused(case)
 
@@ -321,3 +326,27 @@ def test_a_foreign_product_runs_op_by_op_and_says_so(make_case):
     assert isinstance(stack, OpByOpStack)
     assert stack.choice.backend == "reference"
     assert "DenseLinear" in stack.choice.reason
+
+
+def test_experts_run_op_by_op_and_the_reason_names_them(make_case):
+    case = make_case()
+    ops = resolve_ops("auto", torch.device("cpu"), torch.float32)
+    dense = case.spec.layers[1].mlp
+    spec = ExpertSpec([dense.gate_up] * 3, [dense.down] * 3, "silu", torch.float32)
+    router, experts = ops.linear(torch.randn(3, HIDDEN)), ops.experts(spec, ops)
+    sparse = SparseMlp(router, Routing(2), None, spec, experts)
+    case.spec = replace(
+        case.spec, layers=[case.spec.layers[0], replace(case.spec.layers[1], mlp=sparse)]
+    )
+    stack = load_layer_stack()(case.spec, case.pages, ops)
+    assert isinstance(stack, OpByOpStack)
+    assert "1 of 2 layers are mixtures of experts (MoE)" in stack.choice.reason
+
+
+def test_norms_over_all_heads_run_op_by_op(make_case):
+    case = make_case()
+    norms = HeadNorms(torch.ones(HEADS * DIM), torch.ones(KV_HEADS * DIM), 1e-6)
+    layers = [replace(layer, row_norms=norms) for layer in case.spec.layers]
+    ops = resolve_ops("auto", torch.device("cpu"), torch.float32)
+    stack = load_layer_stack()(replace(case.spec, layers=layers), case.pages, ops)
+    assert "over all heads" in stack.choice.reason

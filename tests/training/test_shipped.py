@@ -23,7 +23,7 @@ from infopt.training.validation import cut_windows, routing_shares, validate
 
 MAX_SHIPPED_BYTES = 10 * 10**6
 NAMES = sorted(RECIPES)
-IN_ENGINE = ["tiny-dense", "tiny-draft"]
+IN_ENGINE = NAMES
 
 
 def folder_of(name: str) -> Path:

@@ -23,10 +23,12 @@ from infopt.engine.runner import ModelRunner
 from infopt.engine.sampler import SamplingRow, sample
 from infopt.engine.scheduler import ScheduledSequence, StepPlan
 from infopt.engine.sequence import Sequence
+from infopt.errors import MeasurementError
 from infopt.models.config import ModelConfig
 from infopt.ops import OpSet
 from infopt.ops.layer_stack import LayerPages, LayerWeights, OpByOpStack, StackSpec
 from infopt.ops.linear import Linear
+from infopt.ops.mlp import DenseMlp, Mlp
 from infopt.outputs import RequestMetrics
 from infopt.sampling_params import SamplingParams
 
@@ -90,6 +92,9 @@ def time_ops(engine: Engine, kind: StepKind, budget_s: float) -> OpTimes | None:
 
     Returns:
         The medians, or None where the engine's limits or page pool do not hold the step.
+
+    Raises:
+        MeasurementError: If the model has experts.
     """
     now = _clock_of(engine.runner.device)
     with _step_of(engine, kind) as step:
@@ -173,8 +178,19 @@ def _timed_layer(timer: OpTimer, layer: LayerWeights) -> LayerWeights:
         layer,
         qkv=_TimedLinear(timer, "qkv", layer.qkv),
         output=_TimedLinear(timer, "output", layer.output),
-        gate_up=_TimedLinear(timer, "gate_up", layer.gate_up),
-        down=_TimedLinear(timer, "down", layer.down),
+        mlp=_timed_mlp(timer, layer.mlp),
+    )
+
+
+def _timed_mlp(timer: OpTimer, mlp: Mlp) -> Mlp:
+    if not isinstance(mlp, DenseMlp):
+        raise MeasurementError(
+            "The ops of a mixture of experts (MoE) cannot be timed one by one.",
+            field="model",
+            remedy="Time whole steps.",
+        )
+    return DenseMlp(
+        _TimedLinear(timer, "gate_up", mlp.gate_up), _TimedLinear(timer, "down", mlp.down)
     )
 
 

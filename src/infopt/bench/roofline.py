@@ -1,7 +1,8 @@
 """Roofline accounting: what a step must read and compute, and how close it came to the machine.
 
-A step's bytes are those that any implementation has to move: each weight once, the embedding rows
-of its tokens, the KV rows it reads and writes. Activations are left out; they stay in caches at the
+A step's bytes are those that any implementation has to move: each weight once (of the experts of a
+mixture those that its tokens are expected to touch), the embedding rows of its tokens, the KV rows
+it reads and writes. Activations are left out; they stay in caches at the
 sizes of a step. Its FLOPs are two per weight and token plus four per attention pair and query
 channel. The bound is then
 
@@ -152,14 +153,25 @@ class RooflinePoint:
         }
 
 
-def linear_parameters_per_layer(config: ModelConfig) -> int:
-    """Return the weights of one layer's matrices, biases included."""
-    attention = config.hidden_size * (config.query_size + 2 * config.kv_size)
-    attention += config.query_size * config.hidden_size
-    bias = (config.query_size + 2 * config.kv_size) if config.qkv_bias else 0
-    bias += config.hidden_size if config.output_bias else 0
-    bias += (2 * config.intermediate_size + config.hidden_size) if config.mlp_bias else 0
-    return attention + 3 * config.hidden_size * config.intermediate_size + bias
+def layer_weights_read(config: ModelConfig, num_tokens: int) -> float:
+    """Return the weights of all layers' products that a step reads, biases included.
+
+    Args:
+        config: The model.
+        num_tokens: Tokens that go to experts; of those, a step reads the ones that are touched.
+    """
+    num_experts = 0.0 if config.moe is None else config.moe.distinct_experts(num_tokens)
+    return config.num_layers * config.attention_parameters + config.mlp_parameters(num_experts)
+
+
+def _layer_flops(config: ModelConfig, num_tokens: int, num_routed: int) -> float:
+    """Return the FLOPs of the layers' products; padding goes through all of them but experts."""
+    common = config.num_layers * config.attention_parameters + config.mlp_parameters(0)
+    flops = 2.0 * common * num_tokens
+    if config.moe is None:
+        return flops
+    experts = config.moe.num_sparse_layers * config.moe.top_k
+    return flops + 2.0 * experts * config.moe.expert_parameters(config.hidden_size) * num_routed
 
 
 def step_cost(step: StepStats, config: ModelConfig, precision: Precision) -> StepCost:
@@ -172,10 +184,10 @@ def step_cost(step: StepStats, config: ModelConfig, precision: Precision) -> Ste
     """
     num_full = config.layer_kinds.count("full")
     num_window = config.num_layers - num_full
-    layer_weights = config.num_layers * linear_parameters_per_layer(config)
     head_weights = config.vocab_size * config.hidden_size
     kv_row_bytes = 2 * config.kv_size * precision.kv_bytes  # of one token in one layer
     num_new_rows = step.num_prefill_tokens + step.num_decode_tokens
+    layer_weights = layer_weights_read(config, num_new_rows)
     has_head = step.num_logit_rows > 0
     return StepCost(
         weight_bytes=layer_weights * precision.weight_bytes
@@ -184,7 +196,7 @@ def step_cost(step: StepStats, config: ModelConfig, precision: Precision) -> Ste
         kv_read_bytes=kv_row_bytes
         * (num_full * step.num_context_tokens + num_window * step.num_window_tokens),
         kv_write_bytes=kv_row_bytes * config.num_layers * num_new_rows,
-        linear_flops=2.0 * layer_weights * step.num_tokens
+        linear_flops=_layer_flops(config, step.num_tokens, num_new_rows)
         + 2.0 * head_weights * step.num_logit_rows,
         attention_flops=4.0
         * config.query_size

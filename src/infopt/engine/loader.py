@@ -24,6 +24,7 @@ from infopt.models.decoder import Decoder
 from infopt.models.registry import resolve_model
 from infopt.ops import OpSet, resolve_ops
 from infopt.ops.invariance import find_variant_linear
+from infopt.ops.linear import Linear
 
 logger = logging.getLogger(__name__)
 
@@ -220,15 +221,19 @@ def _pool_tokens(layout: KVLayout, num_pages: int, max_model_len: int, max_chunk
     return low
 
 
+def _kinds_of(linears: Sequence[Linear]) -> list[Linear]:
+    """Return one product of each type and shape: equal ones run the same code."""
+    kinds = {(type(x), x.in_features, x.out_features): x for x in reversed(linears)}
+    return list(kinds.values())
+
+
 def _describe(
     model: Decoder, layout: KVLayout, store: PageStore, max_model_len: int, pool_tokens: int
 ) -> dict[str, object]:
     invariant: bool | None = None
     violation = None
     if model.dtype == torch.float32:
-        violation = find_variant_linear(
-            [linear for layer in model.layers[:1] for linear in layer.linears], model.device
-        )
+        violation = find_variant_linear(_kinds_of(model.linears[:-1]), model.device)
         invariant = violation is None
         if violation is not None:
             logger.warning("not batch-invariant on this machine: %s", violation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, Literal
@@ -21,6 +22,8 @@ from infopt.llm import LLM
 
 DECODE_BATCHES = (1, 2, 4, 8, 16, 32)
 PREFILL_TOKENS = (16, 64, 256, 512)
+
+logger = logging.getLogger(__name__)
 
 OP_BATCHES = (1, 8, 32)
 OP_CONTEXT_TOKENS = 128
@@ -85,8 +88,12 @@ def op_curve(llm: LLM, peaks: MachinePeaks, budget_s: float) -> dict[str, list[f
     Returns:
         ``ops.num_tokens``, ``ops.num_cached`` and ``ops.whole_s`` of each step, and of each op
         ``ops.<op>.measured_s``, ``.predicted_s``, ``.bytes`` and ``.flops`` over all layers. Steps
-        that the engine's limits or pool do not hold are left out.
+        that the engine's limits or pool do not hold are left out. Empty for a mixture of experts,
+        whose ops are not counted one by one.
     """
+    if llm.model_config.moe is not None:
+        logger.info("single ops are not timed: the model has experts (MoE)")
+        return {}
     columns: dict[str, list[float]] = {}
     kinds = _op_steps(llm)
     for kind in kinds:
@@ -124,8 +131,8 @@ def _op_row(times: OpTimes, costs: list[OpRoofline]) -> dict[str, float]:
 def _op_costs(llm: LLM, kind: StepKind, peaks: MachinePeaks) -> list[OpRoofline]:
     model = llm.engine.runner.model
     weights = {
-        op: float(sum(getattr(layer, op).num_bytes for layer in model.layers))
-        for op in ("qkv", "output", "gate_up", "down")
+        op: float(sum(layer.linears[place].num_bytes for layer in model.layers))
+        for place, op in enumerate(("qkv", "output", "gate_up", "down"))  # dense layers only
     }
     return op_rooflines(
         model.config,

@@ -14,10 +14,12 @@ import torch.nn.functional as F
 
 from infopt.models.config import ModelConfig
 from infopt.models.linear_source import LinearFactory, LinearSource, WeightSource
+from infopt.models.mlp_loader import MlpLoader
 from infopt.models.rope import rope_table
 from infopt.ops import ForwardContext, OpSet
 from infopt.ops.layer_stack import LayerPages, LayerStack, LayerWeights, StackSpec
 from infopt.ops.linear import Linear
+from infopt.ops.mlp import SparseMlp
 from infopt.ops.rotary import HeadNorms
 
 
@@ -59,10 +61,11 @@ class Decoder:
         self.final_norm = self._norm("model.norm.weight")
         head_name = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
         self.head = self._linear("lm_head", [head_name], has_bias=False)
+        self._mlps = MlpLoader(config, weights, ops, self._make_linear, device, dtype)
         self.layers = [self._load_layer(i) for i in progress(range(config.num_layers))]
         self._rope = self._rope_tables(max_positions)
         self._stack: tuple[LayerPages, LayerStack] | None = None
-        del self._weights
+        del self._weights, self._mlps
 
     @torch.inference_mode()
     def forward(self, ctx: ForwardContext, pages: LayerPages) -> torch.Tensor:
@@ -112,6 +115,10 @@ class Decoder:
         if self._stack is not None:
             choice = self._stack[1].choice
             described["layer_stack"] = {"backend": choice.backend, "reason": choice.reason}
+        for layer in self.layers:
+            if isinstance(layer.mlp, SparseMlp):
+                choice = layer.mlp.experts.choice
+                described["experts"] = {"backend": choice.backend, "reason": choice.reason}
         return described
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -148,12 +155,7 @@ class Decoder:
     def _load_layer(self, index: int) -> LayerWeights:
         config, at = self.config, f"model.layers.{index}"
         qkv = [f"{at}.self_attn.{name}_proj" for name in "qkv"]
-        mlp = [f"{at}.mlp.{name}_proj" for name in ("gate", "up")]
-        norms = None
-        if config.qk_norm:
-            query = self._norm(f"{at}.self_attn.q_norm.weight")
-            key = self._norm(f"{at}.self_attn.k_norm.weight")
-            norms = HeadNorms(query, key, config.rms_norm_eps)
+        norms = self._query_and_key_norms(at) if config.qk_norm else None
         sandwich = config.sandwich_norms
         before, after = (f"{at}.{w}_feedforward_layernorm.weight" for w in ("pre", "post"))
         return LayerWeights(
@@ -164,12 +166,16 @@ class Decoder:
                 f"{at}.self_attn.o_proj", [f"{at}.self_attn.o_proj"], config.output_bias
             ),
             post_attention_norm=self._norm(f"{at}.post_attention_layernorm.weight"),
-            gate_up=self._linear(f"{at}.mlp.gate_up_proj", mlp, config.mlp_bias),
-            down=self._linear(f"{at}.mlp.down_proj", [f"{at}.mlp.down_proj"], config.mlp_bias),
-            head_norms=norms,
+            mlp=self._mlps.layer(index),
+            head_norms=None if config.qk_norm_rows else norms,
+            row_norms=norms if config.qk_norm_rows else None,
             pre_mlp_norm=self._norm(before) if sandwich else None,
             post_mlp_norm=self._norm(after) if sandwich else None,
         )
+
+    def _query_and_key_norms(self, at: str) -> HeadNorms:
+        query, key = (self._norm(f"{at}.self_attn.{name}_norm.weight") for name in "qk")
+        return HeadNorms(query, key, self.config.rms_norm_eps)
 
     def _linear(self, name: str, parts: list[str], has_bias: bool) -> Linear:
         """Pack the rows of several projections into one product."""

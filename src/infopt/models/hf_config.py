@@ -10,12 +10,12 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from infopt.errors import CheckpointError, UnsupportedModelError
 from infopt.models.config import Activation, LayerKind, ModelConfig, RopeConfig
+from infopt.models.hf_families import FAMILIES, HFFamily
 from infopt.models.quiet import quiet_transformers
 
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
@@ -25,32 +25,6 @@ _QUANTIZATION_KEYS = ("quantization_config", "compression_config")
 
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 _LAYER_KINDS: dict[str, LayerKind] = {"full_attention": "full", "sliding_attention": "window"}
-
-
-@dataclass(frozen=True, slots=True)
-class HFFamily:
-    """How a ``model_type`` differs from Llama.
-
-    Attributes:
-        qkv_bias: Whether q, k, v have a bias; None: ``attention_bias`` says so.
-        output_bias: Whether the attention output has one; None: ``attention_bias`` says so.
-        layer_types: Windows are given per layer (otherwise one window holds for all layers).
-        values: Further fields of `ModelConfig`.
-    """
-
-    qkv_bias: bool | None
-    output_bias: bool | None
-    layer_types: bool
-    values: Mapping[str, Any]
-
-
-FAMILIES: dict[str, HFFamily] = {
-    "llama": HFFamily(None, None, False, {}),
-    "mistral": HFFamily(False, False, False, {}),
-    "qwen2": HFFamily(True, False, True, {}),
-    "qwen3": HFFamily(None, None, True, {"qk_norm": True}),
-    "gemma3_text": HFFamily(None, None, True, {"qk_norm": True, "sandwich_norms": True}),
-}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -98,7 +72,7 @@ def hf_config(
     kinds, window = _layers(config, family)
     rope, rope_window = _ropes(config)
     gemma = config.model_type == "gemma3_text"
-    bias = bool(getattr(config, "attention_bias", False))
+    bias = bool(getattr(config, "attention_bias", getattr(config, "qkv_bias", False)))
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     scale = config.query_pre_attn_scalar if gemma else head_dim
     return ModelConfig(
@@ -129,6 +103,7 @@ def hf_config(
         bos_token_id=config.bos_token_id,
         eos_token_ids=_id_tuple((generation or {}).get("eos_token_id"))
         or _id_tuple(config.eos_token_id),
+        moe=None if family.moe is None else family.moe(config),
         **family.values,
     )
 
@@ -197,6 +172,13 @@ def _refuse_what_is_not_computed(raw: Mapping[str, Any], config: Any) -> None:
             value=raw["use_bidirectional_attention"],
             remedy="Use a model with causal attention.",
         )
+    if getattr(config, "clip_qkv", None) is not None:
+        raise UnsupportedModelError(
+            f"config.json sets clip_qkv={config.clip_qkv}, which is not supported.",
+            field="clip_qkv",
+            value=config.clip_qkv,
+            remedy="Use a model that does not clip queries, keys and values.",
+        )
     if config.num_attention_heads % config.num_key_value_heads:
         raise CheckpointError(
             f"{config.num_attention_heads} query heads cannot share "
@@ -224,7 +206,7 @@ def _layers(config: Any, family: HFFamily) -> tuple[tuple[LayerKind, ...], int |
     if family.layer_types:
         names = config.layer_types
     else:
-        window = window if config.model_type == "mistral" else None
+        window = window if family.one_window else None
         names = ["full_attention" if window is None else "sliding_attention"]
         names = names * config.num_hidden_layers
     for name in names:

@@ -12,6 +12,7 @@ from infopt.errors import CheckpointError
 from infopt.models import tensor_names
 from infopt.models.checkpoint import Checkpoint
 from infopt.models.config import ModelConfig
+from infopt.models.expert_files import ExpertSlice, canonical_expert_name, expert_slices
 from infopt.models.hf_config import hf_config, quantization_settings, read_json, text_config
 from infopt.models.packed import CodedTensor, PackedReader, packed_reader
 from infopt.models.shard_files import INDEX_NAME, SINGLE_NAME, ShardFiles
@@ -58,9 +59,10 @@ class SafetensorsCheckpoint(Checkpoint):
         self._reader: PackedReader | None = None if settings is None else packed_reader(settings)
         self.config = self._read_config(raw)
         self._expected = tensor_names.expected_tensors(self.config)
-        self._linears = tensor_names.linear_layers(self.config)
+        self._linears = dict.fromkeys(tensor_names.linear_layers(self.config))
         self._files = ShardFiles(path)
         self._dense: dict[str, str] = {}
+        self._fused: dict[str, ExpertSlice] = {}
         self._coded: dict[str, dict[str, str]] = {}
         self._sort_tensors()
         tensor_names.check_tensors(self._shapes(), self.config, path.name)
@@ -100,7 +102,7 @@ class SafetensorsCheckpoint(Checkpoint):
     def stored_dtype(self, name: str) -> torch.dtype:
         """Return the type of a tensor; of a coded layer, the type of the embedding."""
         is_coded = name.removesuffix(".weight") in self._coded
-        stored = self._dense[tensor_names.EMBEDDING if is_coded else name]
+        stored = self._stored_name(tensor_names.EMBEDDING if is_coded else name)
         return _DTYPES[self._files.header(stored).dtype]
 
     def tokenizer(self) -> Tokenizer:
@@ -115,7 +117,13 @@ class SafetensorsCheckpoint(Checkpoint):
         """Let go of the shards."""
         self._files.close()
 
+    def _stored_name(self, name: str) -> str:
+        return self._fused[name].stored if name in self._fused else self._dense[name]
+
     def _read(self, name: str) -> torch.Tensor:
+        if name in self._fused:
+            part = self._fused[name]
+            return self._files.read_part(part.stored, part.index).contiguous()
         if name not in self._dense or name not in self._expected:
             raise CheckpointError(f"{self.path.name} has no tensor {name!r}.", field=name)
         return self._files.read(self._dense[name])
@@ -138,8 +146,12 @@ class SafetensorsCheckpoint(Checkpoint):
                 continue
             name = _canonical_name(stored)
             layer, _, part = name.rpartition(".")
+            experts = self._experts_in(stored, name)
             if self._is_dense(name):
                 self._dense[name] = stored
+            elif experts is not None:
+                self._fused.update(experts)
+                self._check_dtype(stored)
             elif self._reader and layer in self._linears and part in self._reader.parts:
                 parts.setdefault(layer, {})[part] = stored
             elif not self._is_empty_bias(layer, part, stored):
@@ -148,6 +160,12 @@ class SafetensorsCheckpoint(Checkpoint):
         self._sort_layers(parts)
         for stored in self._dense.values():
             self._check_dtype(stored)
+
+    def _experts_in(self, stored: str, name: str) -> dict[str, ExpertSlice] | None:
+        """Return which weights of experts a tensor holds; None for all other tensors."""
+        if self.config.moe is None or name in self._expected:
+            return None
+        return expert_slices(stored, name, self._files.header(stored).shape, self.config)
 
     def _sort_layers(self, parts: dict[str, dict[str, str]]) -> None:
         if self._reader is None:
@@ -181,7 +199,8 @@ class SafetensorsCheckpoint(Checkpoint):
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         shapes = {name: self._files.header(stored).shape for name, stored in self._dense.items()}
         coded = {f"{layer}.weight": self._shape(layer) for layer in self._coded}
-        return shapes | coded
+        fused = {name: self._expected[name] for name in self._fused}  # compared when sorted
+        return shapes | coded | fused
 
     def _check_dtype(self, stored: str) -> None:
         dtype = self._files.header(stored).dtype
@@ -216,4 +235,4 @@ def _canonical_name(stored: str) -> str:
     for prefix, replacement in _TEXT_PREFIXES:
         if stored.startswith(prefix):
             return replacement + stored.removeprefix(prefix)
-    return stored
+    return canonical_expert_name(stored)

@@ -43,6 +43,10 @@ class ShardFiles:
         """Read a tensor as it is stored."""
         return self._open(self.shards[name]).get_tensor(name)
 
+    def read_part(self, name: str, index: tuple[int, slice]) -> torch.Tensor:
+        """Read a part of a tensor; the rest stays on the disk."""
+        return self._open(self.shards[name]).get_slice(name)[index]
+
     def close(self) -> None:
         """Let go of the files."""
         self._files = {}

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from infopt.errors import CheckpointError, nearest
-from infopt.models.config import ModelConfig
+from infopt.models.config import ModelConfig, MoeConfig
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
+
+# Of a mixture of experts, within its layer.
+ROUTER = "mlp.gate"
+SELECTION_BIAS = "mlp.gate.e_score_correction_bias"
+EXPERTS = "mlp.experts"
+SHARED_EXPERT = "mlp.shared_expert"
+SHARED_GATE = "mlp.shared_expert_gate"
 
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -21,33 +28,70 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: embedding, FINAL_NORM: (config.hidden_size,)}
     if not config.tie_word_embeddings:
         shapes[HEAD] = embedding
-    layer = _layer_shapes(config)
+    common, dense = _layer_shapes(config), _dense_shapes(config)
+    sparse = {} if config.moe is None else sparse_shapes(config.moe, config.hidden_size)
     for index in range(config.num_layers):
+        is_sparse = config.moe is not None and config.moe.is_sparse[index]
+        layer = common | (sparse if is_sparse else dense)
         shapes.update({f"model.layers.{index}.{name}": shape for name, shape in layer.items()})
     return shapes
 
 
 def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden = config.hidden_size
     norms = ["input_layernorm", "post_attention_layernorm"]
     if config.sandwich_norms:
         norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
     shapes: dict[str, tuple[int, ...]] = {f"{norm}.weight": (hidden,) for norm in norms}
     if config.qk_norm:
-        shapes["self_attn.q_norm.weight"] = shapes["self_attn.k_norm.weight"] = (config.head_dim,)
-    qkv, out, mlp = config.qkv_bias, config.output_bias, config.mlp_bias
+        shapes["self_attn.q_norm.weight"] = (config.query_norm_size,)
+        shapes["self_attn.k_norm.weight"] = (config.key_norm_size,)
+    qkv, out = config.qkv_bias, config.output_bias
     linears = (
         ("self_attn.q_proj", config.query_size, hidden, qkv),
         ("self_attn.k_proj", config.kv_size, hidden, qkv),
         ("self_attn.v_proj", config.kv_size, hidden, qkv),
         ("self_attn.o_proj", hidden, config.query_size, out),
-        ("mlp.gate_proj", inner, hidden, mlp),
-        ("mlp.up_proj", inner, hidden, mlp),
-        ("mlp.down_proj", hidden, inner, mlp),
     )
-    for name, num_out, num_in, bias in linears:
+    return shapes | _linear_shapes(linears)
+
+
+def _dense_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    return _mlp_shapes("mlp", config.hidden_size, config.intermediate_size, config.mlp_bias)
+
+
+def sparse_shapes(moe: MoeConfig, hidden: int) -> dict[str, tuple[int, ...]]:
+    """Return name within the layer -> shape of a mixture of experts, each expert by itself."""
+    shapes: dict[str, tuple[int, ...]] = {f"{ROUTER}.weight": (moe.num_experts, hidden)}
+    if moe.selection_bias:
+        shapes[SELECTION_BIAS] = (moe.num_experts,)
+    for expert in range(moe.num_experts):
+        shapes |= _mlp_shapes(f"{EXPERTS}.{expert}", hidden, moe.intermediate_size)
+    if moe.shared_size is not None:
+        shapes |= _mlp_shapes(SHARED_EXPERT, hidden, moe.shared_size)
+    if moe.shared_gate:
+        shapes[f"{SHARED_GATE}.weight"] = (1, hidden)
+    return shapes
+
+
+def _mlp_shapes(
+    at: str, hidden: int, inner: int, has_bias: bool = False
+) -> dict[str, tuple[int, ...]]:
+    return _linear_shapes(
+        (
+            (f"{at}.gate_proj", inner, hidden, has_bias),
+            (f"{at}.up_proj", inner, hidden, has_bias),
+            (f"{at}.down_proj", hidden, inner, has_bias),
+        )
+    )
+
+
+def _linear_shapes(linears: Iterable[tuple[str, int, int, bool]]) -> dict[str, tuple[int, ...]]:
+    """Return the tensors of ``(name, outputs, inputs, has a bias)``."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, num_out, num_in, has_bias in linears:
         shapes[f"{name}.weight"] = (num_out, num_in)
-        if bias:
+        if has_bias:
             shapes[f"{name}.bias"] = (num_out,)
     return shapes
 

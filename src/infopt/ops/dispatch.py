@@ -72,6 +72,7 @@ class OpSet:
     attention: Callable[..., Any]
     layer_stack: Callable[..., Any]
     draw_tokens: Callable[..., Any]
+    route: Callable[..., Any]
     experts: Callable[..., Any]
     choices: dict[str, OpChoice]
 
@@ -93,6 +94,7 @@ def implementations() -> dict[str, list[Implementation]]:
         linear,
         rms_norm,
         rotary,
+        router,
         sampling,
     )
 
@@ -104,6 +106,7 @@ def implementations() -> dict[str, list[Implementation]]:
         "attention": attention.IMPLEMENTATIONS,
         "layer_stack": layer_stack.IMPLEMENTATIONS,
         "draw_tokens": sampling.IMPLEMENTATIONS,
+        "route": router.IMPLEMENTATIONS,
         "experts": experts.IMPLEMENTATIONS,
     }
 

@@ -1,11 +1,12 @@
 """All layers of a decoder: what a layer computes, and in which order.
 
     normed = norm(x);  x += output(attention(rotate_and_write(qkv(normed))))
-    normed = norm(x);  x += down(act(gate) * up)
+    normed = norm(x);  x += mlp(normed)
 
-Sandwich layers (Gemma 3) also norm what attention and MLP return before it is added. The reference
-calls the other ops one by one; a backend may run the whole stack in one call, which saves what
-Python and tensor bookkeeping cost between two ops.
+The MLP is dense or a mixture of experts (:mod:`infopt.ops.mlp`). Sandwich layers (Gemma 3) also
+norm what attention and MLP return before it is added. The reference calls the other ops one by one;
+a backend may run the whole stack in one call, which saves what Python and tensor bookkeeping cost
+between two ops.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from infopt.ops import cpu, gpu
 from infopt.ops.context import ForwardContext, KVPages
 from infopt.ops.dispatch import Implementation, OpChoice
+from infopt.ops.mlp import DenseMlp, Mlp
 from infopt.ops.rms_norm import rms_norm
 from infopt.ops.rotary import HeadNorms
 
@@ -35,23 +37,26 @@ LayerPages = Sequence[tuple[int, KVPages]]
 
 @dataclass(slots=True)
 class LayerWeights:
-    """Weights of one layer, ready for the ops. Norm weights are float32."""
+    """Weights of one layer, ready for the ops. Norm weights are float32.
+
+    ``head_norms`` norm each head of query and key, ``row_norms`` all of a token's heads together.
+    """
 
     kind: str
     input_norm: torch.Tensor
     qkv: Linear
     output: Linear
     post_attention_norm: torch.Tensor
-    gate_up: Linear
-    down: Linear
+    mlp: Mlp
     head_norms: HeadNorms | None
     pre_mlp_norm: torch.Tensor | None
     post_mlp_norm: torch.Tensor | None
+    row_norms: HeadNorms | None = None
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        """The four products of the layer."""
-        return (self.qkv, self.output, self.gate_up, self.down)
+        """All products: qkv, output, gate_up and down where the MLP is dense."""
+        return (self.qkv, self.output, *self.mlp.linears)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +111,16 @@ class OpByOpStack:
         """Run all layers and the final norm."""
         residual: torch.Tensor | None = None
         for layer, (group, pages) in zip(self.spec.layers, self.pages, strict=True):
-            x, residual = self._layer(layer, x, residual, ctx, group, pages, rotations[layer.kind])
+            place = (ctx, group, pages, rotations[layer.kind])
+            attended, total = self._attention(layer, x, residual, *place)
+            x, residual = self._mlp(layer, attended, total, ctx)
         return self.ops.add_rms_norm(x, residual, self.spec.final_norm, self.spec.eps)[0]
 
-    def _layer(
+    def _padding(self, ctx: ForwardContext) -> torch.Tensor:
+        """Tell which rows are computed for nothing: their keys and values go to the null page."""
+        return ctx.groups[0].slots < self.pages[0][1].block_size
+
+    def _attention(
         self,
         layer: LayerWeights,
         x: torch.Tensor,
@@ -119,20 +130,41 @@ class OpByOpStack:
         pages: KVPages,
         rotation: tuple[torch.Tensor, torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        spec, ops, eps = self.spec, self.ops, self.spec.eps
-        normed, total = ops.add_rms_norm(x, residual, layer.input_norm, eps)
-        kv = ctx.groups[group]
-        q = ops.rotary_and_write(layer.qkv(normed), *rotation, pages, kv.slots, layer.head_norms)
+        """Return what attention adds, and what it is added to."""
+        spec, ops = self.spec, self.ops
+        normed, total = ops.add_rms_norm(x, residual, layer.input_norm, spec.eps)
+        kv, qkv = ctx.groups[group], layer.qkv(normed)
+        if layer.row_norms is not None:
+            qkv = self._norm_rows(qkv, layer.row_norms)
+        q = ops.rotary_and_write(qkv, *rotation, pages, kv.slots, layer.head_norms)
         attended = ops.attention(q, pages, ctx, kv, spec.attention_scale, spec.attention_softcap)
-        x = layer.output(attended)
-        if layer.pre_mlp_norm is None or layer.post_mlp_norm is None:
-            normed, total = ops.add_rms_norm(x, total, layer.post_attention_norm, eps)
-            x = layer.down(ops.gated_activation(layer.gate_up(normed), spec.activation))
-            return x, total
-        x = rms_norm(x, layer.post_attention_norm, eps)
-        normed, total = ops.add_rms_norm(x, total, layer.pre_mlp_norm, eps)
-        x = layer.down(ops.gated_activation(layer.gate_up(normed), spec.activation))
-        return rms_norm(x, layer.post_mlp_norm, eps), total
+        return layer.output(attended), total
+
+    def _norm_rows(self, qkv: torch.Tensor, norms: HeadNorms) -> torch.Tensor:
+        """Norm queries and keys over all heads of a token."""
+        sizes = [norms.query.numel(), norms.key.numel()]
+        q, k, v = qkv.split([*sizes, qkv.shape[1] - sum(sizes)], dim=1)
+        q, k = (
+            self.ops.add_rms_norm(part.contiguous(), None, weight, norms.eps)[0]
+            for part, weight in ((q, norms.query), (k, norms.key))
+        )
+        return torch.cat((q, k, v), dim=1)
+
+    def _mlp(
+        self, layer: LayerWeights, x: torch.Tensor, total: torch.Tensor, ctx: ForwardContext
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what the MLP adds, and what it is added to."""
+        spec, ops, norm = self.spec, self.ops, layer.post_attention_norm
+        if layer.pre_mlp_norm is not None:
+            x, norm = rms_norm(x, norm, spec.eps), layer.pre_mlp_norm
+        normed, total = ops.add_rms_norm(x, total, norm, spec.eps)
+        if isinstance(layer.mlp, DenseMlp):
+            x = layer.mlp(normed, spec.activation, ops)
+        else:
+            x = layer.mlp(normed, spec.activation, ops, self._padding(ctx))
+        if layer.post_mlp_norm is not None:
+            x = rms_norm(x, layer.post_mlp_norm, spec.eps)
+        return x, total
 
 
 IMPLEMENTATIONS = [

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from infopt.errors import WeightFormatError
 from infopt.models.config import ModelConfig
 from infopt.models.rope import rope_table
 from infopt.ops.activation import gated_activation
@@ -29,6 +30,28 @@ INPUTS: Mapping[str, tuple[str, ...]] = {
 """Inputs of a layer's products, and who reads each."""
 
 LINEARS = tuple(name for readers in INPUTS.values() for name in readers)
+
+
+def refuse_experts(config: ModelConfig, model: str) -> None:
+    """Refuse a mixture of experts, which a `Block` does not run.
+
+    Args:
+        config: Architecture.
+        model: Name, for the message.
+
+    Raises:
+        WeightFormatError: If the model has experts.
+    """
+    moe = config.moe
+    if moe is not None:
+        raise WeightFormatError(
+            f"{model} has {moe.num_experts} experts in {moe.num_sparse_layers} of "
+            f"its layers (MoE), and quantizing layer by layer does not run experts.",
+            field="quantization",
+            value=config.family,
+            remedy="Use a scheme that rounds weights when they are loaded, such as int8 or "
+            "int4-rtn-g64.",
+        )
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from infopt.models.checkpoint import Checkpoint
 from infopt.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD, expected_tensors
 from infopt.ops.rms_norm import rms_norm
 from infopt.quantization.balance import Balance
-from infopt.quantization.block import INPUTS, LINEARS, Block, Rope
+from infopt.quantization.block import INPUTS, LINEARS, Block, Rope, refuse_experts
 from infopt.quantization.coded import FLOAT8_MAX, ActivationFormat, CodedWeight, WeightFormat
 from infopt.quantization.methods import SCALE_DTYPE, LayerWork, Method, Quantized, make_method
 from infopt.quantization.names import Recipe
@@ -249,7 +249,12 @@ def embed(checkpoint: Checkpoint, token_ids: torch.Tensor) -> torch.Tensor:
 
 
 def read_block(checkpoint: Checkpoint, index: int) -> Block:
-    """Read a layer in float32."""
+    """Read a layer in float32.
+
+    Raises:
+        WeightFormatError: If the model has experts.
+    """
+    refuse_experts(checkpoint.config, checkpoint.path.name)
     prefix = f"model.layers.{index}."
     names = [name for name in expected_tensors(checkpoint.config) if name.startswith(prefix)]
     tensors = {name.removeprefix(prefix): checkpoint.get(name) for name in names}

@@ -18,6 +18,7 @@ from infopt.engine.progress import bar
 from infopt.errors import WeightFormatError
 from infopt.models.checkpoint import Checkpoint, open_checkpoint
 from infopt.models.registry import resolve_model
+from infopt.quantization.block import refuse_experts
 from infopt.quantization.calibration import CalibrationSet
 from infopt.quantization.export import CheckpointWriter, folder_dtype
 from infopt.quantization.layerwise import (
@@ -60,8 +61,8 @@ def quantize_model(
 
     Raises:
         ConfigError: An unknown scheme or option; groups that do not divide a layer.
-        WeightFormatError: The scheme has no form in the compressed-tensors format, or the model is
-            quantized already.
+        WeightFormatError: The scheme has no form in the compressed-tensors format, the model is
+            quantized already, or it has experts.
     """
     recipe = _recipe(scheme)
     chosen = CalibrationSet.from_dict(calibration)
@@ -78,6 +79,7 @@ def quantize_checkpoint(
     progress: Progress,
 ) -> QuantizationReport:
     """Quantize an open checkpoint; see `quantize_model`."""
+    refuse_experts(checkpoint.config, checkpoint.path.name)
     start_s = time.perf_counter()
     if is_coded(checkpoint):
         raise WeightFormatError(

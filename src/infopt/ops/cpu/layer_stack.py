@@ -73,17 +73,26 @@ def _make(spec: StackSpec, pages: LayerPages, ops: OpSet) -> LayerStack:
     """Return the fast stack, or the reference where a product is not packed for it."""
     from infopt.ops.layer_stack import OpByOpStack
 
-    strangers = {
-        type(linear).__name__
-        for layer in spec.layers
-        for linear in layer.linears
-        if _product_of(linear) is None
-    }
-    if not strangers:
+    why_not = _why_not(spec)
+    if why_not is None:
         return CppStack(spec, pages)
-    reason = f"no cpu: {', '.join(sorted(strangers))} cannot run inside it"
+    reason = f"no cpu: {why_not}"
     logger.info("layers run op by op: %s", reason)
     return OpByOpStack(spec, pages, ops, reason)
+
+
+def _why_not(spec: StackSpec) -> str | None:
+    """Return what the C++ stack cannot run, or None."""
+    from infopt.ops.mlp import SparseMlp
+
+    num_sparse = sum(isinstance(layer.mlp, SparseMlp) for layer in spec.layers)
+    if num_sparse:
+        return f"{num_sparse} of {len(spec.layers)} layers are mixtures of experts (MoE)"
+    if any(layer.row_norms is not None for layer in spec.layers):
+        return "queries and keys are normed over all heads together"
+    linears = [linear for layer in spec.layers for linear in layer.linears]
+    strangers = {type(linear).__name__ for linear in linears if _product_of(linear) is None}
+    return f"{', '.join(sorted(strangers))} cannot run inside it" if strangers else None
 
 
 def _product_of(linear: Any) -> Any:

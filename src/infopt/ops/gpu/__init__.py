@@ -21,6 +21,7 @@ from infopt.ops.gpu.flash import load_flash_attention, why_not_flash
 
 if TYPE_CHECKING:
     from infopt.ops.rotary import HeadNorms
+    from infopt.ops.router import Routing
 
 __all__ = [
     "FLASH_PAGE_TOKENS",
@@ -29,6 +30,7 @@ __all__ = [
     "load_flash_attention",
     "load_gated_activation",
     "load_rotary_and_write",
+    "load_route",
     "why_not",
     "why_not_attention",
     "why_not_flash",
@@ -97,3 +99,27 @@ def load_rotary_and_write() -> Callable[..., torch.Tensor]:
         return rotary.rotary_and_write(qkv, cos, sin, pages.keys, pages.values, slots, parts)
 
     return rotary_and_write
+
+
+def load_route() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """Return the op; see :func:`infopt.ops.router.route` for its contract."""
+    from infopt.kernels.triton_ops import router
+
+    def route(
+        logits: torch.Tensor, bias: torch.Tensor | None, routing: Routing
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Choose experts."""
+        ids, weights = router.route(
+            logits,
+            routing.top_k,
+            scoring=routing.scoring,
+            bias=bias,
+            num_groups=routing.num_groups,
+            top_groups=routing.top_groups,
+            best_two=routing.best_two,
+            renormalize=routing.renormalize,
+            factor=routing.factor,
+        )
+        return ids.long(), weights
+
+    return route
