@@ -32,6 +32,7 @@ BAD = {
     "skip_tokenizer_init": [0],
     "check_integrity": [None],
     "quantization": [None, 4, ""],
+    "speculative": ["ngram", 5, ["ngram"]],
 }
 
 

@@ -35,6 +35,8 @@ class EngineConfig:
         quantization: Weight scheme; ``none`` runs the weights as they are stored.
         calibration: Text for schemes that are calibrated: ``domain`` (mixed, docs, code, random),
             ``num_sequences``, ``length``, ``seed``; default is 16 mixed sequences of 256 tokens.
+        speculative: Guess tokens and verify several at a time, with equal output: ``method``
+            (ngram, suffix) and its options, ``num_speculative_tokens`` among them.
         backend: Which kernels to prefer; a slower path is announced and recorded.
         cuda_graphs: ``auto`` replays decode steps from captured graphs on a CUDA device; ``off``
             launches every kernel from Python.
@@ -62,6 +64,7 @@ class EngineConfig:
     device: Device = "auto"
     quantization: str = "none"
     calibration: Mapping[str, Any] | None = None
+    speculative: Mapping[str, Any] | None = None
     backend: BackendName = "auto"
     cuda_graphs: CudaGraphs = "auto"
     scheduling: Scheduling = "continuous"
@@ -117,13 +120,8 @@ class EngineConfig:
                     field=name,
                     value=getattr(self, name),
                 )
-        if self.calibration is not None and not isinstance(self.calibration, Mapping):
-            raise ConfigError(
-                f"calibration must be a mapping of options, got {self.calibration!r}.",
-                field="calibration",
-                value=self.calibration,
-                remedy="Example: {'domain': 'docs', 'num_sequences': 16}.",
-            )
+        for name in _MAPPINGS:
+            _check_mapping(name, getattr(self, name))
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens={self.max_num_batched_tokens} is smaller than "
@@ -165,6 +163,11 @@ _TEXTS = {
     "quantization": "Use 'none' for the float weights.",
 }
 
+_MAPPINGS = {
+    "calibration": "{'domain': 'docs', 'num_sequences': 16}",
+    "speculative": "{'method': 'ngram', 'num_speculative_tokens': 5}",
+}
+
 _CHOICES: dict[str, Any] = {
     "dtype": Dtype,
     "device": Device,
@@ -189,4 +192,14 @@ def _check_int(name: str, value: object, minimum: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise ConfigError(
             f"{name} must be a whole number >= {minimum}, got {value!r}.", field=name, value=value
+        )
+
+
+def _check_mapping(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(
+            f"{name} must be a mapping of options, got {value!r}.",
+            field=name,
+            value=value,
+            remedy=f"Example: {_MAPPINGS[name]}.",
         )

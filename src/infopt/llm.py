@@ -26,6 +26,7 @@ from infopt.models.config import ModelConfig
 from infopt.models.tokenizer import Tokenizer
 from infopt.outputs import RequestOutput, ScoreOutput
 from infopt.sampling_params import SamplingParams
+from infopt.speculative import describe_speculation
 from infopt.structured import GrammarCompiler, StructuredSpec, with_response_format
 
 Message = Mapping[str, Any]
@@ -221,6 +222,7 @@ class LLM:
                 "cached": pool.num_cached,
                 "free": pool.num_free,
             },
+            "speculative": describe_speculation(self.config.speculative, engine.draft_stats),
             "memory": {key: facts[key] for key in memory},
             **{key: value for key, value in facts.items() if key not in memory},
         }

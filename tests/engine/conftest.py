@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,8 @@ from infopt.cache.block_pool import NULL_PAGE
 from infopt.cache.groups import KVGroup, KVLayout
 from infopt.cache.manager import CacheManager
 from infopt.config import EngineConfig
-from infopt.engine.scheduler import Scheduler, StepPlan
+from infopt.engine.drafting import DraftRequest
+from infopt.engine.scheduler import ScheduledSequence, Scheduler, StepPlan
 from infopt.engine.sequence import Sequence, SequenceStatus
 from infopt.outputs import RequestMetrics
 from infopt.sampling_params import SamplingParams
@@ -34,6 +36,7 @@ class Simulation:
         num_swap_pages: int = 0,
         block_size: int = 4,
         vocab_size: int = 50,
+        num_drafts: int = 0,
         **options: Any,
     ) -> None:
         options = {"max_num_seqs": 8, "max_num_batched_tokens": 32} | options
@@ -43,7 +46,8 @@ class Simulation:
         self.cache = CacheManager(
             self.layout, num_pages, {}, enable_prefix_caching=self.config.enable_prefix_caching
         )
-        self.scheduler = Scheduler(self.config, self.cache, num_swap_pages)
+        self.drafter = Guesser(self, num_drafts) if num_drafts else None
+        self.scheduler = Scheduler(self.config, self.cache, num_swap_pages, self.drafter)
         self.num_swap_pages, self.vocab_size = num_swap_pages, vocab_size
         self.sequences: list[Sequence] = []
         self.plans: list[StepPlan] = []
@@ -92,10 +96,11 @@ class Simulation:
                 item.sequence.finish_reason = "error"
                 self.scheduler.finish(item.sequence)
         else:
-            tokens = self._compute(plan)
-            self.scheduler.commit(plan)
-            for sequence, token in tokens.items():
-                self._append(sequence, token)
+            kept = {s: self._append(s, tokens) for s, tokens in self._compute(plan).items()}
+            self.scheduler.commit(plan, kept)
+            for sequence in kept:
+                if sequence.finish_reason:
+                    self.scheduler.finish(sequence)
         self.scheduler.check_integrity()
         self.plans.append(plan)
         return plan
@@ -118,6 +123,7 @@ class Simulation:
         assert not self.scheduler.has_unfinished, "a sequence starves"
         assert all(s.status is SequenceStatus.FINISHED for s in self.sequences)
         assert all(s.finish_reason for s in self.sequences)
+        assert not self.drafter or not self.drafter.known, "something is remembered for ever"
         pool = self.cache.pool
         assert pool.num_free + pool.num_cached == pool.num_pages
         assert len(set(self.scheduler._free_host_pages)) == self.num_swap_pages
@@ -142,14 +148,17 @@ class Simulation:
     def _next_token(self, context: int, sequence: Sequence) -> int:
         return hash((context, sequence.seed)) % self.vocab_size
 
-    def _append(self, sequence: Sequence, token: int) -> None:
-        sequence.append(token)
-        if token == EOS and not sequence.params.ignore_eos:
-            sequence.finish_reason = "stop"
-        elif not sequence.num_remaining_tokens:
-            sequence.finish_reason = "length"
-        if sequence.finish_reason:
-            self.scheduler.finish(sequence)
+    def _append(self, sequence: Sequence, tokens: list[int]) -> int:
+        """Append tokens until the output ends; return how many of them have keys already."""
+        for count, token in enumerate(tokens):
+            sequence.append(token)
+            if token == EOS and not sequence.params.ignore_eos:
+                sequence.finish_reason = "stop"
+            elif not sequence.num_remaining_tokens:
+                sequence.finish_reason = "length"
+            if sequence.finish_reason:
+                return count
+        return len(tokens) - 1
 
     def _check_plan(self, plan: StepPlan, was_decoding: dict[Sequence, bool]) -> None:
         """Check a plan against the limits and against what was running before."""
@@ -169,42 +178,84 @@ class Simulation:
         for item in plan.scheduled:
             cache = item.sequence.cache
             assert item.start == cache.num_tokens
-            assert 1 <= item.num_tokens <= item.sequence.num_pending
+            assert 1 <= item.num_known_tokens <= item.sequence.num_pending
+            assert not item.draft or item.is_last_chunk
+            assert item.start + item.num_tokens < item.sequence.num_prompt_tokens + max(
+                item.sequence.max_tokens, 1
+            ), "a guess behind the last token"
             size = self.layout.block_size
             assert all(len(t) * size >= item.start + item.num_tokens for t in cache.tables)
 
-    def _compute(self, plan: StepPlan) -> dict[Sequence, int]:
+    def _compute(self, plan: StepPlan) -> dict[Sequence, list[int]]:
         """Copy, write all keys, then read them: as a batched model does."""
         size = range(self.layout.block_size)
         for page, host in plan.swap_out:
             self._host |= {(host, i): self._slots.get((page, i)) for i in size}
         for host, page in plan.swap_in:
             self._slots |= {(page, i): self._host[host, i] for i in size}
+        contexts = {s: _contexts([*s.token_ids, *d]) for s, d in _drafts(plan)}
         for item in plan.scheduled:
-            contexts = _contexts(item.sequence.token_ids)
             for position in range(item.start, item.start + item.num_tokens):
                 for group, table in enumerate(item.sequence.cache.tables):
                     page = table[position // len(size)]
                     assert page != NULL_PAGE
                     assert self.cache.pool.reference_count(page) == 1, "a shared page is written"
-                    self._slots[page, position % len(size)] = (group, contexts[position])
+                    value = (group, contexts[item.sequence][position])
+                    self._slots[page, position % len(size)] = value
         for item in plan.scheduled:
-            self._check_visible(item.sequence, item.start, item.start + item.num_tokens)
+            end = item.start + item.num_tokens
+            self._check_visible(item.sequence, item.start, end, contexts[item.sequence])
         return {
-            item.sequence: self._next_token(_contexts(item.sequence.token_ids)[-1], item.sequence)
+            item.sequence: self._verify(item, contexts[item.sequence])
             for item in plan.scheduled
             if item.is_last_chunk
         }
 
-    def _check_visible(self, sequence: Sequence, start: int, end: int) -> None:
+    def _verify(self, item: ScheduledSequence, contexts: list[int]) -> list[int]:
+        """Return the next token, and those after it as long as the guesses were right."""
+        tokens: list[int] = []
+        for position in range(len(item.sequence.token_ids) - 1, item.start + item.num_tokens):
+            tokens.append(self._next_token(contexts[position], item.sequence))
+            if tokens != list(item.draft[: len(tokens)]):
+                break
+        return tokens
+
+    def _check_visible(self, sequence: Sequence, start: int, end: int, contexts: list[int]) -> None:
         """Assert that the tokens ``start .. end`` see the right keys, through the block tables."""
-        contexts, size = _contexts(sequence.token_ids), self.layout.block_size
+        size = self.layout.block_size
         for group, table in enumerate(sequence.cache.tables):
             window = self.layout.groups[group].window
             first = 0 if window is None else max(start - window + 1, 0)
             for position in range(first, end):
                 slot = self._slots[table[position // size], position % size]
                 assert slot == (group, contexts[position]), "a token reads a wrong key"
+
+
+class Guesser:
+    """A drafter that knows the answers of a `Simulation` and is wrong now and then."""
+
+    def __init__(self, sim: Simulation, num_drafts: int) -> None:
+        self.max_tokens, self._sim = num_drafts, sim
+        self.known: set[int] = set()
+
+    def propose(self, requests: list[DraftRequest]) -> list[list[int]]:
+        self.known |= {request.seq_id for request in requests}
+        return [self._guess(request) for request in requests]
+
+    def forget(self, seq_id: int) -> None:
+        self.known.discard(seq_id)
+
+    def _guess(self, request: DraftRequest) -> list[int]:
+        sequence = self._sim.sequences[request.seq_id]
+        rng = random.Random(len(request.token_ids) * 1009 + request.seq_id)
+        right = self._sim.expected(sequence)[sequence.num_output_tokens :]
+        # Sometimes more than was asked for, sometimes nothing.
+        count = rng.randint(0, request.max_tokens + 1)
+        return [t if rng.random() < 0.7 else t + 1 for t in right[:count]]
+
+
+def _drafts(plan: StepPlan) -> list[tuple[Sequence, tuple[int, ...]]]:
+    return [(item.sequence, item.draft) for item in plan.scheduled]
 
 
 def _contexts(tokens: list[int]) -> list[int]:

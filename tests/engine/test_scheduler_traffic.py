@@ -22,6 +22,7 @@ OPTIONS = st.fixed_dictionaries(
         "num_swap_pages": st.sampled_from([0, 20, 100]),
         "enable_prefix_caching": st.booleans(),
         "vocab_size": st.just(20),
+        "num_drafts": st.sampled_from([0, 1, 3, 8]),
     }
 )
 QUIET = settings(
@@ -64,12 +65,12 @@ def play(sim, rng: random.Random, num_events: int) -> None:
 def test_any_traffic_ends_well(
     simulation, windows, num_pages: int, preemption: str, scheduling: str
 ) -> None:
-    num_steps = num_preempted = 0
+    num_steps = num_preempted = num_guesses = 0
 
     @QUIET
     @given(OPTIONS, st.integers(0, 6), st.integers(0, 2**32), st.integers(10, 80))
     def traffic(options, extra_pages: int, seed: int, num_events: int) -> None:
-        nonlocal num_steps, num_preempted
+        nonlocal num_steps, num_preempted, num_guesses
         sim = simulation(
             *windows,
             num_pages=num_pages + extra_pages,
@@ -81,13 +82,15 @@ def test_any_traffic_ends_well(
         useful = sum(len(s.token_ids) + s.num_remaining_tokens for s in sim.sequences)
         sim.run(max_steps=2 * useful)
         sim.check_outputs()
-        computed = sum(plan.num_tokens for plan in sim.plans)
+        computed = sum(i.num_known_tokens for plan in sim.plans for i in plan.scheduled)
         assert computed <= 2 * useful, "preemption repeats too much"
         num_steps += len(sim.plans)
         num_preempted += sum(len(plan.preempted) for plan in sim.plans)
+        num_guesses += sum(len(i.draft) for plan in sim.plans for i in plan.scheduled)
 
     traffic()
     assert num_steps > 500
+    assert num_guesses > 100
     assert num_preempted > 5
 
 

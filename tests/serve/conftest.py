@@ -181,7 +181,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Force the output: ``script([5, 6, 1])`` for every completion, whatever the model says."""
 
     def install(token_ids: list[int]) -> None:
-        def forced(logits: Any, rows: list[Any]) -> list[int]:
+        def forced(logits: Any, rows: list[Any], draw: Any) -> list[int]:
             return [token_ids[row.num_output_tokens] for row in rows]
 
         monkeypatch.setattr(engine_module, "sample", forced)

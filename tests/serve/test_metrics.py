@@ -117,3 +117,26 @@ def test_cpu_times_grow_with_what_is_done(server):
     loop = server.service.loop
     assert loop.step_cpu_s >= step
     assert loop.other_cpu_s > 0
+
+
+def test_speculation_is_counted_and_tokens_share_their_gap(start_server):
+    """Without it there are no such metrics; with it every token after the first has a gap."""
+    plain = start_server()
+    prompt = list(range(10, 17)) * 4
+    expected = plain.complete(prompt, max_tokens=20, ignore_eos=True, temperature=0)
+    assert not [name for name, _ in samples(plain) if name.startswith("infopt_spec_")]
+
+    server = start_server(engine={"speculative": {"method": "ngram", "prompt_lookup_min": 1}})
+    answer = server.complete(prompt, max_tokens=20, ignore_eos=True, temperature=0)
+    assert answer["choices"][0]["text"] == expected["choices"][0]["text"]
+    after = samples(server)
+    stats = server.engine.draft_stats
+    assert after["infopt_spec_drafted_passes_total", ("tiny",)] == stats.num_drafted_passes > 0
+    assert after["infopt_spec_plain_passes_total", ("tiny",)] == stats.num_plain_passes
+    assert after["infopt_spec_emitted_tokens_total", ("tiny",)] == stats.num_emitted
+    for position, count in enumerate(stats.proposed, start=1):
+        key = tuple(sorted(("tiny", str(position))))
+        assert after["infopt_spec_proposed_tokens_total", key] == count
+        assert after["infopt_spec_accepted_tokens_total", key] == stats.accepted[position - 1]
+    assert stats.num_emitted + stats.num_plain_passes == 19
+    assert after["infopt_inter_token_latency_seconds_count", ("tiny",)] == 19

@@ -186,8 +186,7 @@ def step_cost(step: StepStats, config: ModelConfig, precision: Precision) -> Ste
     num_window = config.num_layers - num_full
     head_weights = config.vocab_size * config.hidden_size
     kv_row_bytes = 2 * config.kv_size * precision.kv_bytes  # of one token in one layer
-    num_new_rows = step.num_prefill_tokens + step.num_decode_tokens
-    layer_weights = layer_weights_read(config, num_new_rows)
+    layer_weights = layer_weights_read(config, step.num_new_rows)
     has_head = step.num_logit_rows > 0
     return StepCost(
         weight_bytes=layer_weights * precision.weight_bytes
@@ -195,8 +194,8 @@ def step_cost(step: StepStats, config: ModelConfig, precision: Precision) -> Ste
         embedding_bytes=step.num_tokens * config.hidden_size * precision.embedding,
         kv_read_bytes=kv_row_bytes
         * (num_full * step.num_context_tokens + num_window * step.num_window_tokens),
-        kv_write_bytes=kv_row_bytes * config.num_layers * num_new_rows,
-        linear_flops=_layer_flops(config, step.num_tokens, num_new_rows)
+        kv_write_bytes=kv_row_bytes * config.num_layers * step.num_new_rows,
+        linear_flops=_layer_flops(config, step.num_tokens, step.num_new_rows)
         + 2.0 * head_weights * step.num_logit_rows,
         attention_flops=4.0
         * config.query_size

@@ -127,9 +127,14 @@ class CacheManager:
     def commit(self, cache: SequenceCache, tokens: Sequence[int], num_tokens: int) -> None:
         """Note that the first ``num_tokens`` of ``tokens`` are stored.
 
-        Full pages become findable; pages behind a group's window go back to the pool.
+        Full pages become findable; pages behind a group's window go back to the pool, and so do
+        pages behind the last stored token (there are some where drafted tokens were rejected).
         """
         cache.num_tokens = num_tokens
+        needed = -(-num_tokens // self.layout.block_size)
+        for table in cache.tables:
+            while len(table) > needed:
+                self.pool.release(table.pop())
         if self.enable_prefix_caching:
             self._register(cache, tokens)
         for index, table in enumerate(cache.tables):

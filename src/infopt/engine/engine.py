@@ -5,8 +5,8 @@
         for output in engine.step():
             ...
 
-A step is: schedule -> swap copies -> model -> sample -> commit. The engine is single-threaded and
-holds no lock; whoever shares it between threads must.
+A step is: schedule -> swap copies -> model -> sample (verify guesses) -> commit. The engine is
+single-threaded and holds no lock; whoever shares it between threads must.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from infopt.engine.admission import RequestChecker
 from infopt.engine.clock import Clock
 from infopt.engine.constraint import ConstraintFactory
 from infopt.engine.detokenizer import Detokenizer
+from infopt.engine.draft_stats import DraftStats
+from infopt.engine.drafting import Drafter
 from infopt.engine.logprobs import with_text
 from infopt.engine.request import Request
 from infopt.engine.runner import ModelRunner
@@ -30,6 +32,7 @@ from infopt.engine.sampler import SamplingRow, derive_seed, position_logprobs, s
 from infopt.engine.scheduler import ScheduledSequence, Scheduler, StepPlan
 from infopt.engine.sequence import Sequence
 from infopt.engine.stats import EngineStats, StepStats, StepTimer, count_step
+from infopt.engine.verification import StepTokens, wanted_rows
 from infopt.errors import CapacityError, PromptError, QueueFullError, SamplingParamsError
 from infopt.models.tokenizer import Tokenizer
 from infopt.outputs import FinishReason, PositionLogprobs, RequestMetrics, RequestOutput
@@ -47,6 +50,7 @@ class EngineParts:
         num_swap_pages: Host pages for swapping.
         tokenizer: None works on token ids alone.
         description: Facts fixed at load time, reported by ``Engine.describe``.
+        drafter: Guesses tokens; None decodes one at a time.
     """
 
     runner: ModelRunner
@@ -55,6 +59,7 @@ class EngineParts:
     num_swap_pages: int
     tokenizer: Tokenizer | None
     description: dict[str, object]
+    drafter: Drafter | None = None
 
 
 class Engine:
@@ -70,11 +75,12 @@ class Engine:
         """Start idle."""
         self.config, self.clock, self.tokenizer = config, clock, parts.tokenizer
         self.runner, self.cache, self.checker = parts.runner, parts.cache, parts.checker
-        self.scheduler = Scheduler(config, parts.cache, parts.num_swap_pages)
-        self.stats = EngineStats()
+        self.scheduler = Scheduler(config, parts.cache, parts.num_swap_pages, parts.drafter)
+        self.reset_stats()
         self.step_log: list[StepStats] | None = None
         self._description = parts.description
         self._eos_token_ids = parts.runner.model.config.eos_token_ids
+        self._taken = StepTokens()
         self._requests: dict[str, Request] = {}
         self._ended_early: dict[str, Request] = {}
         self._seeds = random.Random(config.seed)
@@ -218,6 +224,8 @@ class Engine:
     def reset_stats(self) -> None:
         """Start counting anew."""
         self.stats = EngineStats()
+        self.draft_stats = DraftStats() if self.scheduler.drafter is not None else None
+        """What became of drafted tokens; None where none are drafted."""
 
     def all_logits(self, token_ids: list[int]) -> torch.Tensor:
         """Compute raw logits at every position of one sequence, in the chunks of this config.
@@ -317,58 +325,73 @@ class Engine:
 
     def _run(self, plan: StepPlan, timer: StepTimer) -> dict[str, Request]:
         """Compute a plan and take its results; return the requests that changed."""
+        taken = self._taken = StepTokens.of(plan)
+        self._note_started(plan)
+        self.runner.store.swap_out(plan.swap_out)
+        self.runner.store.swap_in(plan.swap_in)
+        rows, wanted = wanted_rows(plan)
+        ctx = self.runner.build(plan, rows)
+        timer.scheduled()
+        hidden = self.runner.hidden(ctx)
+        done = 0
+        for logits in self.runner.logit_blocks(hidden) if wanted else ():
+            timer.forwarded()
+            block = wanted[done : done + logits.shape[0]]
+            done += len(block)
+            self._take_logits(logits, block)
+            del logits  # else the next block is made beside this one
+            timer.sampled()
+        timer.forwarded()
+        self.scheduler.commit(plan, taken.num_kept())
+        self._end_step(plan)
+        timer.sampled()
+        self._count(plan, len(wanted), timer)
+        sequences = [item.sequence for item in plan.scheduled]
+        return self._update_outputs(s for s in sequences if s in taken.new or s.is_finished)
+
+    def _note_started(self, plan: StepPlan) -> None:
         now = self.clock.now()
         for item in plan.scheduled:
             if item.sequence.metrics.first_scheduled_s is None:
                 item.sequence.metrics.first_scheduled_s = now
                 self.stats.num_prompt_tokens += item.sequence.num_prompt_tokens
                 self.stats.num_cached_tokens += item.sequence.num_cached_tokens
-        self.runner.store.swap_out(plan.swap_out)
-        self.runner.store.swap_in(plan.swap_in)
-        rows, wanted = _wanted_rows(plan)
-        ctx = self.runner.build(plan, rows)
-        timer.scheduled()
-        hidden = self.runner.hidden(ctx)
-        tokens: dict[Sequence, int] = {}
-        done = 0
-        for logits in self.runner.logit_blocks(hidden) if wanted else ():
-            timer.forwarded()
-            block = wanted[done : done + logits.shape[0]]
-            done += len(block)
-            tokens |= self._take_logits(logits, block)
-            del logits  # else the next block is made beside this one
-            timer.sampled()
-        timer.forwarded()
-        self.scheduler.commit(plan)
-        self._take_tokens(plan, tokens)
-        timer.sampled()
-        self._count(plan, len(wanted), timer)
-        sequences = [item.sequence for item in plan.scheduled]
-        return self._update_outputs(s for s in sequences if s in tokens or s.is_finished)
 
-    def _take_logits(
-        self, logits: torch.Tensor, wanted: list[tuple[Sequence, int]]
-    ) -> dict[Sequence, int]:
-        """Fill in prompt log-probabilities; sample; return the new token per sequence."""
-        samples = [(row, s) for row, (s, at) in enumerate(wanted) if at + 1 == len(s.token_ids)]
-        given = [(row, s, at) for row, (s, at) in enumerate(wanted) if at + 1 < len(s.token_ids)]
-        if given:
-            entries = position_logprobs(
-                _rows(logits, [row for row, _, _ in given]),
-                [s.token_ids[at + 1] for _, s, at in given],
-                [s.params.prompt_logprobs or 0 for _, s, _ in given],
-            )
-            for (_, sequence, at), entry in zip(given, entries, strict=True):
-                assert sequence.prompt_logprobs is not None
-                sequence.prompt_logprobs[at + 1] = self._decorated(sequence, entry)
-        if not samples:
-            return {}
-        logits = _rows(logits, [row for row, _ in samples])
-        sequences = [s for _, s in samples]
+    def _take_logits(self, logits: torch.Tensor, wanted: list[tuple[Sequence, int]]) -> None:
+        """Fill in prompt log-probabilities, and choose tokens until no row gives another one.
+
+        A sequence with guesses has several rows, and each is due once the token before it is known,
+        so there are as many rounds as the longest run of right guesses, plus one.
+        """
+        is_given = [at + 1 < s.num_prompt_tokens for s, at in wanted]
+        if any(is_given):
+            self._score_prompts(logits, wanted, [i for i, given in enumerate(is_given) if given])
+        open_rows = [(row, *wanted[row]) for row, given in enumerate(is_given) if not given]
+        while due := [(row, s) for row, s, at in open_rows if self._taken.is_due(s, at)]:
+            self._sample(_rows(logits, [row for row, _ in due]), [s for _, s in due])
+
+    def _score_prompts(
+        self, logits: torch.Tensor, wanted: list[tuple[Sequence, int]], rows: list[int]
+    ) -> None:
+        """Fill in the log-probabilities of given tokens."""
+        given = [wanted[row] for row in rows]
+        entries = position_logprobs(
+            _rows(logits, rows),
+            [s.token_ids[at + 1] for s, at in given],
+            [s.params.prompt_logprobs or 0 for s, _ in given],
+        )
+        for (sequence, at), entry in zip(given, entries, strict=True):
+            assert sequence.prompt_logprobs is not None
+            sequence.prompt_logprobs[at + 1] = self._decorated(sequence, entry)
+
+    def _sample(self, logits: torch.Tensor, sequences: list[Sequence]) -> None:
+        """Choose and append the next token of each sequence from its row."""
         rows = [SamplingRow.of(s, self._eos_token_ids) for s in sequences]
         chosen = sample(logits, rows, self.runner.model.ops.draw_tokens)
         self._note_logprobs(logits, sequences, chosen)
-        return dict(zip(sequences, chosen, strict=True))
+        now = self.clock.now()
+        for sequence, token_id in zip(sequences, chosen, strict=True):
+            self._append(sequence, token_id, now)
 
     def _note_logprobs(
         self, logits: torch.Tensor, sequences: list[Sequence], chosen: list[int]
@@ -391,28 +414,33 @@ class Engine:
             return entry
         return with_text(entry, self.tokenizer)
 
-    def _take_tokens(self, plan: StepPlan, tokens: dict[Sequence, int]) -> None:
-        now = self.clock.now()
-        for item in plan.scheduled:
-            sequence = item.sequence
-            if sequence in tokens:
-                self._append(sequence, tokens[sequence], now)
-            elif item.is_last_chunk and not sequence.max_tokens:
-                self._finish(sequence, "length")
-
     def _append(self, sequence: Sequence, token_id: int, now: float) -> None:
+        """Add a token and note whether it ends the output; the pages are needed until commit."""
         sequence.append(token_id)
         sequence.metrics.token_times_s.append(now)
-        if sequence.metrics.first_token_s is None:
-            sequence.metrics.first_token_s = now
+        self._taken.new.setdefault(sequence, []).append(token_id)
         self.stats.num_generated_tokens += 1
         constraint = sequence.constraint
         if constraint is not None and not constraint.accept(token_id):
-            self._finish(sequence, "error")
+            self._taken.ending[sequence] = "error"
         elif self._stops(sequence, token_id) or (constraint and constraint.is_terminated):
-            self._finish(sequence, "stop")
+            self._taken.ending[sequence] = "stop"
         elif sequence.num_remaining_tokens <= 0:
-            self._finish(sequence, "length")
+            self._taken.ending[sequence] = "length"
+
+    def _end_step(self, plan: StepPlan) -> None:
+        """Note when the new tokens were there, which is when all were, and finish what ended."""
+        now, taken = self.clock.now(), self._taken
+        for item in plan.scheduled:
+            sequence, metrics = item.sequence, item.sequence.metrics
+            if new := taken.new.get(sequence):
+                metrics.token_times_s[-len(new) :] = [now] * len(new)
+                if metrics.first_token_s is None:
+                    metrics.first_token_s = now
+            elif item.is_last_chunk and not sequence.max_tokens:
+                self._finish(sequence, "length")
+            if sequence in taken.ending:
+                self._finish(sequence, taken.ending[sequence])
 
     def _stops(self, sequence: Sequence, token_id: int) -> bool:
         """Show the new token and tell whether it ends the output."""
@@ -442,13 +470,13 @@ class Engine:
     def _drop(self, plan: StepPlan) -> None:
         """End the sequences of a step that failed; the next step reports them.
 
-        Some may have got their token and finished before the failure: they keep their reason.
+        Some may have got their last token before the failure: they keep their reason.
         """
         self.scheduler.forget_copies(plan)
         sequences = [item.sequence for item in plan.scheduled]
         for sequence in sequences:
             if not sequence.is_finished:
-                self._finish(sequence, "error")
+                self._finish(sequence, self._taken.ending.get(sequence, "error"))
         self._ended_early |= self._update_outputs(sequences)
 
     def _update_outputs(self, sequences: Iterable[Sequence]) -> dict[str, Request]:
@@ -463,26 +491,12 @@ class Engine:
     def _count(self, plan: StepPlan, num_rows: int, timer: StepTimer) -> None:
         self.stats.num_steps += 1
         self.stats.num_preemptions += len(plan.preempted)
+        if self.draft_stats is not None:
+            self._taken.count(plan, self.draft_stats)
         if self.step_log is not None:
-            self.step_log.append(count_step(plan, self.scheduler, num_rows, timer))
-
-
-def _wanted_rows(plan: StepPlan) -> tuple[list[int], list[tuple[Sequence, int]]]:
-    """Return the flat rows whose logits are needed, and whose token and position they are."""
-    rows: list[int] = []
-    wanted: list[tuple[Sequence, int]] = []
-    offset = 0
-    for item in plan.scheduled:
-        sequence, end = item.sequence, item.start + item.num_tokens
-        positions: list[int] = []
-        if sequence.prompt_logprobs is not None:
-            positions.extend(range(item.start, min(end, sequence.num_prompt_tokens - 1)))
-        if item.is_last_chunk and sequence.max_tokens:
-            positions.append(end - 1)
-        rows.extend(offset + position - item.start for position in positions)
-        wanted.extend((sequence, position) for position in positions)
-        offset += item.num_tokens
-    return rows, wanted
+            num_accepted = self._taken.num_accepted
+            step = count_step(plan, self.scheduler, num_rows, timer, num_accepted)
+            self.step_log.append(step)
 
 
 def _rows(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:

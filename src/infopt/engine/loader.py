@@ -16,6 +16,7 @@ from infopt.config import EngineConfig
 from infopt.engine.admission import RequestChecker
 from infopt.engine.clock import Clock, MonotonicClock
 from infopt.engine.decode_graphs import CudaGraphs, DecodeGraphs, GraphLimits
+from infopt.engine.drafting import Drafter
 from infopt.engine.engine import Engine, EngineParts
 from infopt.engine.runner import ModelRunner
 from infopt.errors import CapacityError, ConfigError
@@ -55,6 +56,7 @@ def build_engine(
     dtype = _dtype(config, device)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
+    drafter = _drafter(config)
     ops = resolve_ops(config.backend, device, dtype, block_size=config.block_size)
     with _checkpoint(config) as checkpoint:
         max_model_len = _max_model_len(config, checkpoint)
@@ -108,6 +110,7 @@ def build_engine(
         tokenizer=tokenizer,
         description=_describe(model, layout, store, max_model_len, pool_tokens)
         | {"model_identity": identity, "quantization": scheme.report.to_dict()},
+        drafter=drafter,
     )
     return Engine(config, parts, clock or MonotonicClock())
 
@@ -140,6 +143,13 @@ def _scheme(
     """Return the quantization scheme; found by name, so that imports point one way."""
     quantization = importlib.import_module("infopt.quantization")
     return quantization.make_scheme(name, checkpoint, ops, device, dtype)
+
+
+def _drafter(config: EngineConfig) -> Drafter | None:
+    """Return what guesses tokens; found by name, like quantization schemes."""
+    if config.speculative is None:
+        return None
+    return importlib.import_module("infopt.speculative").make_drafter(config.speculative)
 
 
 def _device(config: EngineConfig) -> torch.device:

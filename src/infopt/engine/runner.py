@@ -150,7 +150,8 @@ def _tensor(values: list[int]) -> torch.Tensor:
 
 
 def _tokens_of(item: ScheduledSequence) -> list[int]:
-    return item.sequence.token_ids[item.start : item.start + item.num_tokens]
+    known = item.sequence.token_ids[item.start : item.start + item.num_known_tokens]
+    return [*known, *item.draft]
 
 
 def _positions_of(item: ScheduledSequence) -> range:

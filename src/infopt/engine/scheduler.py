@@ -10,16 +10,19 @@ Rules, in the order they act in a step:
 4. A step that preempted admits nobody, and a preempted sequence returns only when everyone running
    could finish (or grow by ``RESUME_TOKENS``) beside it; otherwise two sequences that fit alone but
    not together would preempt each other for ever.
+5. Drafted tokens take what tokens and pages are left then, and give unneeded pages back at commit.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from infopt.cache.block_pool import NULL_PAGE
 from infopt.cache.manager import CacheManager
 from infopt.config import EngineConfig
+from infopt.engine.drafting import Drafter, add_drafts, propose_drafts
 from infopt.engine.sequence import Sequence, SequenceStatus
 
 RESUME_TOKENS = 256
@@ -28,21 +31,34 @@ RESUME_TOKENS = 256
 
 @dataclass(frozen=True, slots=True)
 class ScheduledSequence:
-    """Tokens ``start .. start + num_tokens`` of a sequence are computed in this step."""
+    """Tokens ``start .. start + num_tokens`` of a sequence are computed in this step.
+
+    Attributes:
+        sequence: Whose.
+        start: Position of the first.
+        num_tokens: How many, drafted ones included.
+        draft: Guesses for the tokens after the newest one, computed behind it.
+    """
 
     sequence: Sequence
     start: int
     num_tokens: int
+    draft: tuple[int, ...] = ()
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Tokens to compute that belong to the sequence for certain."""
+        return self.num_tokens - len(self.draft)
 
     @property
     def is_last_chunk(self) -> bool:
         """Whether the step reaches the newest token, whose logits give the next one."""
-        return self.start + self.num_tokens == len(self.sequence.token_ids)
+        return self.start + self.num_known_tokens == len(self.sequence.token_ids)
 
     @property
     def is_decode(self) -> bool:
-        """Whether it computes exactly the newest output token."""
-        return self.num_tokens == 1 and self.start >= self.sequence.num_prompt_tokens
+        """Whether it computes exactly the newest output token (and guesses after it)."""
+        return self.num_known_tokens == 1 and self.start >= self.sequence.num_prompt_tokens
 
 
 @dataclass(slots=True)
@@ -76,11 +92,18 @@ class Scheduler:
         config: Limits and policies.
         cache: Pages.
         num_swap_pages: Host pages for ``preemption="swap"``.
+        drafter: Guesses tokens; None never does.
     """
 
-    def __init__(self, config: EngineConfig, cache: CacheManager, num_swap_pages: int = 0) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        cache: CacheManager,
+        num_swap_pages: int = 0,
+        drafter: Drafter | None = None,
+    ) -> None:
         """Start with empty queues."""
-        self.config, self.cache = config, cache
+        self.config, self.cache, self.drafter = config, cache, drafter
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self._num_host_pages = num_swap_pages
@@ -100,20 +123,33 @@ class Scheduler:
 
     def schedule(self) -> StepPlan:
         """Choose the next step."""
+        # First of all: a drafter that fails must not leave a step half made.
+        drafts = propose_drafts(self.drafter, self.running) if self.drafter else {}
         plan = StepPlan()
         budget = self._schedule_running(plan, self.config.max_num_batched_tokens)
         if not plan.preempted:
             self._admit(plan, budget)
+        if drafts:
+            left = self.config.max_num_batched_tokens - plan.num_tokens
+            add_drafts(plan, drafts, self.cache, left)
         plan.scheduled.sort(key=lambda item: (item.num_tokens > 1, item.sequence.seq_id))
         plan.num_padding_tokens = self._num_padding_tokens(plan)
         return plan
 
-    def commit(self, plan: StepPlan) -> None:
-        """Note that the planned tokens are computed (before new ones are appended)."""
+    def commit(self, plan: StepPlan, num_kept: Mapping[Sequence, int] | None = None) -> None:
+        """Note that the planned tokens are computed.
+
+        Args:
+            plan: The step.
+            num_kept: Drafted tokens that became part of their sequence (and are appended to it);
+                the others are forgotten.
+        """
         for item in plan.scheduled:
             sequence = item.sequence
             if not sequence.is_finished:
-                self.cache.commit(sequence.cache, sequence.token_ids, item.start + item.num_tokens)
+                kept = num_kept.get(sequence, 0) if num_kept else 0
+                num_stored = item.start + item.num_known_tokens + kept
+                self.cache.commit(sequence.cache, sequence.token_ids, num_stored)
 
     def finish(self, sequence: Sequence) -> None:
         """Take a sequence out of its queue and free its pages; safe in every state."""
@@ -124,6 +160,8 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
         self.cache.free(sequence.cache)
         self._release_host_pages(sequence)
+        if self.drafter is not None:
+            self.drafter.forget(sequence.seq_id)
 
     def forget_copies(self, plan: StepPlan) -> None:
         """Compute what a failed step swapped out again: nobody knows if its copies were made."""

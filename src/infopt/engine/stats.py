@@ -35,6 +35,8 @@ class StepStats:
         num_pages_used: Pages referenced after the step.
         num_tokens_in_pages: Tokens stored in referenced pages (for fragmentation).
         num_preemptions: Preemptions in this step.
+        num_draft_tokens: Drafted tokens computed to be verified.
+        num_accepted_tokens: Of those, tokens that became output.
     """
 
     start_s: float
@@ -56,11 +58,18 @@ class StepStats:
     num_pages_used: int
     num_tokens_in_pages: int
     num_preemptions: int
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+
+    @property
+    def num_new_rows(self) -> int:
+        """Tokens whose keys and values were computed."""
+        return self.num_prefill_tokens + self.num_decode_tokens + self.num_draft_tokens
 
     @property
     def num_tokens(self) -> int:
         """All tokens that went through the model."""
-        return self.num_prefill_tokens + self.num_decode_tokens + self.num_padding_tokens
+        return self.num_new_rows + self.num_padding_tokens
 
 
 @dataclass(slots=True)
@@ -128,13 +137,26 @@ class StepTimer:
 
 
 def count_step(
-    plan: StepPlan, scheduler: Scheduler, num_logit_rows: int, timer: StepTimer
+    plan: StepPlan,
+    scheduler: Scheduler,
+    num_logit_rows: int,
+    timer: StepTimer,
+    num_accepted: int = 0,
 ) -> StepStats:
-    """Describe a step that has just been computed."""
+    """Describe a step that has just been computed.
+
+    Args:
+        plan: What was computed.
+        scheduler: Queues and pages after it.
+        num_logit_rows: Rows of the output head.
+        timer: Its parts.
+        num_accepted: Drafted tokens that became output.
+    """
     groups = scheduler.cache.layout.groups
     window = next((g.window for g in groups if g.window is not None), None)
     spans = [(item.start, item.num_tokens) for item in plan.scheduled]
     num_decodes = sum(item.is_decode for item in plan.scheduled)
+    num_drafted = sum(len(item.draft) for item in plan.scheduled)
     return StepStats(
         start_s=timer.start_s,
         duration_s=timer.total_s,
@@ -142,7 +164,7 @@ def count_step(
         forward_s=timer.forward_s,
         sample_s=timer.sample_s,
         num_seqs=len(plan.scheduled),
-        num_prefill_tokens=plan.num_tokens - num_decodes,
+        num_prefill_tokens=plan.num_tokens - num_decodes - num_drafted,
         num_decode_tokens=num_decodes,
         num_padding_tokens=plan.num_padding_tokens,
         num_logit_rows=num_logit_rows,
@@ -157,6 +179,8 @@ def count_step(
         num_pages_used=scheduler.cache.pool.num_used,
         num_tokens_in_pages=scheduler.cache.num_stored_tokens(),
         num_preemptions=len(plan.preempted),
+        num_draft_tokens=num_drafted,
+        num_accepted_tokens=num_accepted,
     )
 
 

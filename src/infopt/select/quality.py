@@ -31,6 +31,7 @@ SCHEDULING_OPTIONS = frozenset(
         "enable_prefix_caching",
         "preemption",
         "cuda_graphs",
+        "speculative",
         "swap_memory_gib",
         "max_num_waiting",
         "num_threads",

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from infopt.engine.draft_stats import DraftStats
 from infopt.engine.engine import Engine
 from infopt.outputs import RequestMetrics, RequestOutput
 from infopt.serve.deltas import Delta
@@ -66,8 +67,9 @@ class Metrics:
             if num_new and first_new == 0:
                 _observe(ttft, metrics.ttft_s)
                 _observe(queue, metrics.queue_s)
-            for index in range(max(first_new, 1), len(times)):
-                itl.observe(times[index] - times[index - 1])
+            first_gap = max(first_new, 1)
+            for _ in range(first_gap, len(times)):  # tokens of one step share its gap
+                itl.observe((times[-1] - times[first_gap - 1]) / (len(times) - first_gap))
             if delta.finish_reason is not None and _is_served(metrics, delta):
                 _observe(e2e, metrics.e2e_s)
 
@@ -105,6 +107,10 @@ class _EngineCollector(Collector):
             for reason, count in list(engine.stats.num_finished.items()):
                 finished.add_metric((name, reason), count)
         yield finished
+        drafted = ((name, engine.draft_stats) for name, engine in self._engines.items())
+        speculating = {name: stats for name, stats in drafted if stats is not None}
+        if speculating:
+            yield from _speculation(speculating)
 
 
 _GAUGES = {
@@ -147,6 +153,32 @@ def _counters(engine: Engine) -> tuple[float, ...]:
         stats.num_preemptions,
         stats.num_steps,
     )
+
+
+_SPEC_COUNTERS = {
+    "infopt_spec_drafted_passes": "Decoding passes of a sequence that verified guesses.",
+    "infopt_spec_plain_passes": "Decoding passes of a sequence without a guess.",
+    "infopt_spec_emitted_tokens": "Tokens from passes that verified guesses.",
+}
+
+
+def _speculation(engines: Mapping[str, DraftStats]) -> Iterable[Metric]:
+    """Return what became of drafted tokens: acceptance is accepted over proposed."""
+    totals = {
+        name: (stats.num_drafted_passes, stats.num_plain_passes, stats.num_emitted)
+        for name, stats in engines.items()
+    }
+    yield from _families(CounterMetricFamily, _SPEC_COUNTERS, totals)
+    for kind, text in (("proposed", "Guesses verified"), ("accepted", "Guesses kept")):
+        family = CounterMetricFamily(
+            f"infopt_spec_{kind}_tokens",
+            f"{text}, by position in the draft.",
+            labels=("model", "position"),
+        )
+        for name, stats in engines.items():
+            for position, count in enumerate(list(getattr(stats, kind)), start=1):
+                family.add_metric((name, str(position)), count)
+        yield family
 
 
 def _families(

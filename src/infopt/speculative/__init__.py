@@ -1,0 +1,13 @@
+"""Speculative decoding: guesses that the model verifies several at a time, without any loss.
+
+``EngineConfig.speculative`` names a method of the registry :data:`DRAFTERS` and its options. The
+engine finds :func:`make_drafter` by name and sees the `infopt.engine.drafting.Drafter` it returns,
+so that imports point one way. `infopt.speculative.theory` says when guessing pays.
+"""
+
+from __future__ import annotations
+
+from infopt.speculative.config import DRAFTERS, make_drafter
+from infopt.speculative.report import describe_speculation
+
+__all__ = ["DRAFTERS", "describe_speculation", "make_drafter"]
