@@ -261,7 +261,7 @@ def test_a_config_or_a_model_but_not_both(tiny_model_dir) -> None:
     ("changes", "field"),
     [
         ({"max_num_seq": 4}, "max_num_seq"),
-        ({"quantization": "int3"}, "quantization"),
+        ({"quantization": "int5"}, "quantization"),
         ({"max_model_len": 4096}, "max_model_len"),
         ({"kv_cache_memory_gib": 0.0, "num_kv_pages": None}, "kv_cache_memory_gib"),
         ({"dtype": "fp32"}, "dtype"),

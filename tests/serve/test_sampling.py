@@ -21,10 +21,10 @@ def logits(server: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, 
     real = engine_module.sample
 
     def install(values: dict[int, float]) -> None:
-        def replaced(given: torch.Tensor, rows: list[Any]) -> list[int]:
+        def replaced(given: torch.Tensor, rows: list[Any], draw: Any) -> list[int]:
             fixed = torch.full_like(given, -1e4)
             fixed[:, list(values)] = torch.tensor(list(values.values()))
-            return real(fixed, rows)
+            return real(fixed, rows, draw)
 
         monkeypatch.setattr(engine_module, "sample", replaced)
 

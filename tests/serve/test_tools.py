@@ -254,11 +254,11 @@ class TestReasoning:
         real, thoughts = module.sample, b"Hm.</think>"
         table = {thinker.tokenizer.token_bytes(i): i for i in range(256 + 4)}
 
-        def sample(logits: Any, rows: list[Any]) -> list[int]:
+        def sample(logits: Any, rows: list[Any], draw: Any) -> list[int]:
             return [
                 table[thoughts[row.num_output_tokens :][:1]]
                 if row.num_output_tokens < len(thoughts)
-                else real(logits[i : i + 1], [row])[0]
+                else real(logits[i : i + 1], [row], draw)[0]
                 for i, row in enumerate(rows)
             ]
 
