@@ -30,7 +30,7 @@ def quantization_specs(model: str | None = None) -> list[SliceSpec]:
     gptq, static = ({"quantization": name} for name in ("int4-gptq-g64", "w8a8-static"))
     domains = {f"gptq-{kind}": gptq | _text(domain=kind) for kind in ("docs", "code", "random")}
     sizes = {f"gptq-{n}-sequences": gptq | _text(num_sequences=n) for n in (1, 4, 16)}
-    statics = {f"static-{kind}": static | _text(domain=kind) for kind in ("docs", "random")}
+    static_schemes = {f"static-{kind}": static | _text(domain=kind) for kind in ("docs", "random")}
     dynamic = {"dynamic": {"quantization": "w8a8-dynamic"}}
     return [
         _slice(model, "schemes", _schemes(), single=_STEADY | {"num_requests": 1}),
@@ -38,7 +38,7 @@ def quantization_specs(model: str | None = None) -> list[SliceSpec]:
         _slice(
             model,
             "calibration",
-            {"rtn": rtn, **dynamic, **domains, **sizes, **statics},
+            {"rtn": rtn, **dynamic, **domains, **sizes, **static_schemes},
             repeats=1,
             decides=False,
         ),
