@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from infopt import LLM
-from infopt.evals.oracles.job import SOURCES, Job, make_job
+from infopt.evals.oracles.job import CALIBRATION, SOURCES, Job, make_job
 from infopt.evals.perplexity import perplexity
 from infopt.quantization.quantize import quantize_model
 
@@ -72,7 +72,8 @@ def ours_by_method(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
     def measure(method: str) -> dict[str, float]:
         out = folder / method
-        quantize_model(MODEL, SCHEMES[method], out, progress=False)
+        calibration = CALIBRATION.to_dict()
+        quantize_model(MODEL, SCHEMES[method], out, calibration=calibration, progress=False)
         return measured(str(out), job)
 
     return measure

@@ -21,7 +21,7 @@ from infopt.quantization.calibration import CalibrationSet
 CONTEXT = 256
 SCORED_TOKENS = 16_384  # per text
 SOURCES = ("docs", "code")
-CALIBRATION = CalibrationSet()
+CALIBRATION = CalibrationSet(num_sequences=32)
 
 
 @dataclass(frozen=True, slots=True)
