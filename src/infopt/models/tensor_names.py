@@ -10,6 +10,7 @@ from infopt.models.config import ModelConfig, MoeConfig
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
+HEAD_LAYER = HEAD.removesuffix(".weight")
 
 # Of a mixture of experts, within its layer.
 ROUTER = "mlp.gate"

@@ -45,22 +45,6 @@ def functional() -> Any:
     return library().functional
 
 
-def check_finite(weight: torch.Tensor, layer: str) -> None:
-    """Refuse a weight with NaN or infinity: the library codes them as if they were numbers.
-
-    Raises:
-        CheckpointError: Names the layer and how many there are.
-    """
-    bad = int((~weight.isfinite()).sum())
-    if bad:
-        raise CheckpointError(
-            f"{layer} holds {bad} values that are NaN or infinite.",
-            field=layer,
-            value=bad,
-            remedy="The checkpoint is damaged, or was trained past the range of its type.",
-        )
-
-
 def stored(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
     """Return a tensor of a stored weight.
 

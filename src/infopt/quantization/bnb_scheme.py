@@ -8,10 +8,10 @@ import torch
 
 from infopt.models.checkpoint import Checkpoint
 from infopt.models.linear_source import LinearSource
+from infopt.models.tensor_names import HEAD_LAYER
 from infopt.ops import OpSet
 from infopt.ops.linear import Linear
 from infopt.quantization.bnb import make_llm_int8, make_nf4
-from infopt.quantization.layerwise import HEAD_LAYER
 from infopt.quantization.scheme import SCHEMES, SchemeReport
 
 _MAKERS = {"nf4": make_nf4, "llm.int8": make_llm_int8}

@@ -100,6 +100,22 @@ class ActivationFormat:
     number: NumberType = "int"
     scale: float | None = None
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Lowest and highest code."""
+        if self.number == "float":
+            return -FLOAT8_MAX, FLOAT8_MAX
+        return -(2.0 ** (self.bits - 1)), 2.0 ** (self.bits - 1) - 1
+
+    @property
+    def steps_to_largest(self) -> float:
+        """Steps between zero and the largest input: in integers half a step too far, and clamped.
+
+        That is the convention of the compressed-tensors format.
+        """
+        low, high = self.bounds
+        return (high - low) / 2
+
 
 FLOAT_INPUT = ActivationFormat()
 
@@ -176,6 +192,22 @@ class CodedWeight:
             return self.group_index.long()
         size = self.format.group_size or self.in_features
         return torch.arange(self.in_features, device=self.codes.device) // size
+
+
+def check_finite(weight: torch.Tensor, layer: str) -> None:
+    """Refuse a weight with NaN or infinity, which would be coded as if it were a number.
+
+    Raises:
+        CheckpointError: Names the layer and how many there are.
+    """
+    bad = int((~weight.isfinite()).sum())
+    if bad:
+        raise CheckpointError(
+            f"{layer} holds {bad} values that are NaN or infinite.",
+            field=layer,
+            value=bad,
+            remedy="The checkpoint is damaged, or was trained past the range of its type.",
+        )
 
 
 def _fits_16_bits(scale: torch.Tensor) -> bool:

@@ -12,10 +12,11 @@ import torch
 from infopt.errors import ConfigError
 from infopt.models.checkpoint import Checkpoint
 from infopt.models.linear_source import LinearSource
+from infopt.models.tensor_names import HEAD_LAYER
 from infopt.ops import OpSet
 from infopt.ops.linear import Linear
 from infopt.quantization.coded import CodedWeight
-from infopt.quantization.layerwise import GRID_TOLERANCE, HEAD_LAYER, grid_error
+from infopt.quantization.layerwise import GRID_TOLERANCE, grid_error
 from infopt.quantization.methods import LayerWork, make_method
 from infopt.quantization.names import Recipe
 from infopt.quantization.products import ProductMaker, concatenate
@@ -147,7 +148,7 @@ def codes_made_now(
         weight = checkpoint.get(f"{_stored_name(checkpoint, name)}.weight")
         coded = method.quantize(LayerWork(name, weight, fmt)).coded
         if not is_head:
-            scheme.note_grid(grid_error(weight, coded))
+            scheme.note_grid(grid_error(weight - coded.dequantize(), coded))
         activation = recipe.head_activation if is_head else recipe.activation
         return replace(coded, activation=activation)
 

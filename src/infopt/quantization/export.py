@@ -28,7 +28,13 @@ from infopt.errors import ConfigError
 from infopt.models.checkpoint import Checkpoint
 from infopt.models.hf_export import export_config, export_generation_config
 from infopt.models.shard_files import INDEX_NAME
-from infopt.models.tensor_names import EMBEDDING, HEAD, expected_tensors, is_norm, linear_layers
+from infopt.models.tensor_names import (
+    EMBEDDING,
+    HEAD_LAYER,
+    expected_tensors,
+    is_norm,
+    linear_layers,
+)
 from infopt.models.tokenizer_export import write_tokenizer
 from infopt.quantization.coded import CodedWeight
 from infopt.quantization.compressed_layers import layer_tensors
@@ -36,7 +42,6 @@ from infopt.quantization.compressed_settings import layer_scheme, quantization_c
 
 logger = logging.getLogger(__name__)
 
-HEAD_LAYER = HEAD.removesuffix(".weight")
 _JOB = "job.json"
 _FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 

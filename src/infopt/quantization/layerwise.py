@@ -15,17 +15,15 @@ import torch
 import torch.nn.functional as F
 
 from infopt.models.checkpoint import Checkpoint
-from infopt.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD, expected_tensors
+from infopt.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD, HEAD_LAYER, expected_tensors
 from infopt.ops.rms_norm import rms_norm
 from infopt.quantization.balance import Balance
 from infopt.quantization.block import INPUTS, LINEARS, Block, Rope, refuse_experts
-from infopt.quantization.coded import FLOAT8_MAX, ActivationFormat, CodedWeight, WeightFormat
+from infopt.quantization.coded import ActivationFormat, CodedWeight, WeightFormat
 from infopt.quantization.methods import SCALE_DTYPE, LayerWork, Method, Quantized, make_method
 from infopt.quantization.names import Recipe
 from infopt.quantization.products import round_input
 from infopt.quantization.statistics import InputStatistics, relative_error
-
-HEAD_LAYER = "lm_head"
 
 GRID_TOLERANCE = 1e-3
 """Share of a step within which a weight lies on the grid of its codes already."""
@@ -237,8 +235,8 @@ class LayerwiseQuantizer:
         if activation.kind != "static":
             return activation
         assert statistics is not None
-        largest = FLOAT8_MAX if activation.number == "float" else 127.5
-        step = torch.tensor((statistics.largest or 1.0) / largest).to(self._scale_dtype)
+        largest = statistics.largest or 1.0
+        step = torch.tensor(largest / activation.steps_to_largest).to(self._scale_dtype)
         return replace(activation, scale=float(step))
 
 
@@ -317,26 +315,31 @@ def _can_fold(block: Block, kind: str) -> bool:
 
 def _report(work: LayerWork, found: Quantized) -> LinearReport:
     coded, seen = found.coded, work.statistics
-    num_weights = coded.codes.numel()
+    num_weights, quantized = coded.codes.numel(), coded.dequantize()
     error = None
     if seen is not None:
-        error = relative_error(work.weight, coded.dequantize(), seen.second_moment)
+        error = relative_error(work.weight, quantized, seen.second_moment)
     return LinearReport(
         name=work.name,
         format=coded.format.describe(),
         num_weights=num_weights,
         bits=8 * coded.num_bytes / num_weights,
-        grid_error=grid_error(work.weight, coded),
+        grid_error=grid_error(work.weight - quantized, coded),
         relative_error=error,
         fell_back=found.fell_back,
         damping=found.damping,
     )
 
 
-def grid_error(weight: torch.Tensor, coded: CodedWeight) -> float:
-    """Return the largest distance between a weight and what its code stands for, in steps."""
+def grid_error(difference: torch.Tensor, coded: CodedWeight) -> float:
+    """Return the largest distance between a weight and what its code stands for, in steps.
+
+    Args:
+        difference: The weight minus the dequantized codes.
+        coded: The codes.
+    """
     groups = coded.scale.shape[1]
-    distance = (weight - coded.dequantize()).abs().reshape(len(weight), groups, -1)
+    distance = difference.abs().reshape(len(difference), groups, -1)
     return float((distance.amax(dim=-1) / coded.scale.float()).max())
 
 

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from infopt.errors import WeightFormatError
-from infopt.quantization.bnb_library import check_finite, functional, stored
+from infopt.quantization.bnb_library import functional, stored
+from infopt.quantization.coded import check_finite
 
 _STEPS = 127.0
 _FLOAT16_MAX = torch.finfo(torch.float16).max

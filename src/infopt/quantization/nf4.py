@@ -16,7 +16,8 @@ import torch.nn.functional as F
 
 from infopt.errors import ConfigError
 from infopt.ops.linear import DenseLinear
-from infopt.quantization.bnb_library import check_finite, functional, library, stored
+from infopt.quantization.bnb_library import functional, library, stored
+from infopt.quantization.coded import check_finite
 
 BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 _TILE = 64  # the library's kernels lose accuracy in much longer blocks

@@ -15,7 +15,7 @@ import torch
 from infopt.ops import OpSet, cpu, gpu
 from infopt.ops.dispatch import OpTarget
 from infopt.ops.linear import Linear
-from infopt.quantization.coded import FLOAT8_MAX, ActivationFormat, CodedWeight
+from infopt.quantization.coded import ActivationFormat, CodedWeight
 
 _CPU_BLOCK = 32  # inputs that the CPU kernels read at a time: groups are multiples
 _CPU_BITS = (2, 3, 4, 8)
@@ -66,13 +66,13 @@ class ProductMaker:
     def make(self, coded: CodedWeight, bias: torch.Tensor | None) -> Product:
         """Pack a weight; dequantize it where no kernel reads its format."""
         if self._why_not_cpu is None:
-            packed, reason = _on_cpu(coded, bias), _why_not_on_cpu(coded)
+            reason, pack = _why_not_on_cpu(coded), _on_cpu
         elif self._why_not_gpu is None:
-            packed, reason = _on_gpu(coded, bias), _why_not_on_gpu(coded)
+            reason, pack = _why_not_on_gpu(coded), _on_gpu
         else:
-            packed, reason = None, self._why_not_cpu
-        if packed is not None:
-            return Product(packed, "packed")
+            reason, pack = self._why_not_cpu, None
+        if reason is None and pack is not None:
+            return Product(pack(coded, bias), "packed")
         return Product(self._dequantized(coded, bias), "dequantized", reason)
 
     def _dequantized(self, coded: CodedWeight, bias: torch.Tensor | None) -> Linear:
@@ -117,16 +117,13 @@ def round_input(x: torch.Tensor, activation: ActivationFormat) -> torch.Tensor:
     if activation.kind == "float":
         return x
     wide = x.float()
-    largest = FLOAT8_MAX if activation.number == "float" else 2.0 ** (activation.bits - 1) - 1
-    lowest = -FLOAT8_MAX if activation.number == "float" else -largest - 1
     if activation.kind == "static":
         assert activation.scale is not None
         scale = torch.tensor(activation.scale)
     else:
-        bound = FLOAT8_MAX if activation.number == "float" else largest + 0.5
-        scale = wide.abs().amax(dim=-1, keepdim=True) / bound
+        scale = wide.abs().amax(dim=-1, keepdim=True) / activation.steps_to_largest
         scale = torch.where(scale == 0, 1.0, scale)
-    steps = (wide / scale).clamp(lowest, largest)
+    steps = (wide / scale).clamp(*activation.bounds)
     codes = steps.to(torch.float8_e4m3fn).float() if activation.number == "float" else steps.round()
     return (codes * scale).to(x.dtype)
 
@@ -169,9 +166,7 @@ def _why_not_on_cpu(coded: CodedWeight) -> str | None:
     return None
 
 
-def _on_cpu(coded: CodedWeight, bias: torch.Tensor | None) -> Linear | None:
-    if _why_not_on_cpu(coded) is not None:
-        return None
+def _on_cpu(coded: CodedWeight, bias: torch.Tensor | None) -> Linear:
     from infopt.ops.cpu.quantized import CodeLinear
 
     bits = 16 if coded.activation.kind == "float" else coded.activation.bits
@@ -213,9 +208,7 @@ def _why_not_on_gpu(coded: CodedWeight) -> str | None:
     return f"no kernel for {fmt.describe()} with {activation.kind} inputs on this device"
 
 
-def _on_gpu(coded: CodedWeight, bias: torch.Tensor | None) -> Linear | None:
-    if _why_not_on_gpu(coded) is not None:
-        return None
+def _on_gpu(coded: CodedWeight, bias: torch.Tensor | None) -> Linear:
     from infopt.ops.gpu import quantized
 
     fmt = coded.format

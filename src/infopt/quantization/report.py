@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from infopt.models.tensor_names import HEAD_LAYER
 from infopt.quantization.calibration import CalibrationSet
-from infopt.quantization.layerwise import GRID_TOLERANCE, HEAD_LAYER, LinearReport
+from infopt.quantization.layerwise import GRID_TOLERANCE, LinearReport
 from infopt.quantization.sensitivity import Sensitivity
 
 REPORT_NAME = "infopt_quantization.json"

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from infopt.errors import CheckpointError
-from infopt.quantization.coded import FLOAT8, FLOAT8_MAX, CodedWeight, WeightFormat
+from infopt.quantization.coded import FLOAT8, FLOAT8_MAX, CodedWeight, WeightFormat, check_finite
 
 _SHRINKS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
 _SMALLEST_HALF = 2.0**-14
@@ -101,14 +100,7 @@ def check_weight(weight: torch.Tensor, fmt: WeightFormat, layer: str) -> torch.T
         CheckpointError: If a value is NaN or infinite.
     """
     fmt.check(weight.shape[1], layer)
-    bad = int((~weight.isfinite()).sum())
-    if bad:
-        raise CheckpointError(
-            f"{layer} holds {bad} values that are NaN or infinite.",
-            field=layer,
-            value=bad,
-            remedy="The checkpoint is damaged, or was trained past the range of its type.",
-        )
+    check_finite(weight, layer)
     return weight.float()
 
 

@@ -22,11 +22,11 @@ import torch.nn.functional as F
 
 from infopt.errors import ConfigError
 from infopt.models.checkpoint import Checkpoint
-from infopt.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD
+from infopt.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD, HEAD_LAYER
 from infopt.ops.rms_norm import rms_norm
 from infopt.quantization.block import LINEARS, Block, Rope
 from infopt.quantization.coded import WeightFormat
-from infopt.quantization.layerwise import HEAD_LAYER, FormatOf, embed, read_block
+from infopt.quantization.layerwise import FormatOf, embed, read_block
 from infopt.quantization.methods import SCALE_DTYPE
 from infopt.quantization.rtn import rtn
 
