@@ -21,7 +21,7 @@ RESULTS ?= results
 PEERS ?= .peers
 # Where the implementations live whose quality infopt's is compared with.
 ORACLES ?= .oracles
-SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1 -O1
 
 PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check \
 	$(if $(CONSTRAINTS),-c $(CONSTRAINTS)) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))

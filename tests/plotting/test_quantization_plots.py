@@ -101,7 +101,7 @@ def test_bars_of_parts_stand_at_their_layer_and_the_head_apart(parts: pd.DataFra
 
 
 def test_a_part_of_another_kind_is_refused(parts: pd.DataFrame) -> None:
-    with pytest.raises(ResultError, match=r"'router'.*attention, mlp, head"):
+    with pytest.raises(ResultError, match=r"'router'.*attention, mlp, embedding, head"):
         plotting.sensitivity_bars(parts.assign(part="router"))
 
 

@@ -31,7 +31,7 @@ def logits(folder: Path, ids: torch.Tensor, change: Callable[..., None] | None =
     """Run all layers and return the logits ``(num_sequences, length, vocab_size)``."""
     with open_checkpoint(folder) as checkpoint, torch.inference_mode():
         config = checkpoint.config
-        x, rope = embed(checkpoint, ids), Rope(config, ids.shape[1])
+        x, rope = embed(config, checkpoint.get(EMBEDDING), ids), Rope(config, ids.shape[1])
         for index in range(config.num_layers):
             block = read_block(checkpoint, index)
             if change is not None:
@@ -88,6 +88,8 @@ def test_the_input_of_each_product_is_seen_once(tiny_model_dir: Callable[..., Pa
     ids = random_ids(2, 8)
     with open_checkpoint(tiny_model_dir("llama")) as checkpoint:
         read_block(checkpoint, 0).forward(
-            embed(checkpoint, ids), Rope(checkpoint.config, 8), observe
+            embed(checkpoint.config, checkpoint.get(EMBEDDING), ids),
+            Rope(checkpoint.config, 8),
+            observe,
         )
     assert seen == [("qkv", 64), ("output", 64), ("gate_up", 64), ("down", 128)]

@@ -11,6 +11,7 @@ import torch
 
 from infopt import LLM
 from infopt.models.checkpoint import open_checkpoint
+from infopt.quantization import quantize_model
 from infopt.quantization.coded import ActivationFormat, CodedWeight, WeightFormat
 
 MAX_RELATIVE_ERROR = 1e-4
@@ -102,6 +103,21 @@ def test_families_with_a_coded_head(tiny_model_dir, write_coded, tmp_path, famil
     model, theirs = load(folder, ids)
     assert check_weights(folder, model) == 22
     assert check_logits(folder, ids, theirs) <= MAX_RELATIVE_ERROR
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_mixed_bits_with_a_coded_embedding(tiny_model_dir, tmp_path, family, dtype):
+    """infopt looks rows up in codes, transformers reads the same values as floats."""
+    source = tiny_model_dir(family, tie_word_embeddings=True, dtype=dtype)
+    calibration = {"num_sequences": 2, "length": 32}
+    quantize_model(
+        str(source), "mixed-5", tmp_path / "out", calibration=calibration, progress=False
+    )
+    ids = random_ids(40)
+    model, theirs = load(tmp_path / "out", ids)
+    assert check_weights(tmp_path / "out", model) == 22
+    assert check_logits(tmp_path / "out", ids, theirs) <= MAX_RELATIVE_ERROR
 
 
 @pytest.mark.parametrize(

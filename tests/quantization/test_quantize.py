@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import pytest
 import torch
 
 from infopt import LLM
-from infopt.errors import ConfigError, WeightFormatError
+from infopt.errors import CheckpointError, ConfigError, WeightFormatError
 from infopt.models.checkpoint import open_checkpoint
-from infopt.models.tensor_names import linear_layers
+from infopt.models.tensor_names import EMBEDDING, linear_layers
 from infopt.quantization import quantize_model
 from infopt.quantization.block import INPUTS
 from infopt.quantization.coded import CodedWeight
+from infopt.quantization.coded_embedding import FILE_NAME, CodedEmbedding
 from infopt.quantization.layerwise import LayerwiseQuantizer
 from infopt.quantization.report import read_report
 
@@ -65,10 +67,42 @@ def test_a_quantized_folder_runs_as_what_it_is(folder: Path, tmp_path: Path, sch
     assert 0 < error < limit
     assert read_report(tmp_path / "q") == json.loads(json.dumps(report.to_dict()))
     with open_checkpoint(tmp_path / "q") as checkpoint:
-        assert not checkpoint.config.tie_word_embeddings  # the head is coded, the embedding not
+        assert not checkpoint.config.tie_word_embeddings  # both are matrices of their own now
         coded = [checkpoint.coded(layer) for layer in linear_layers(checkpoint.config)]
     assert all(isinstance(c, CodedWeight) for c in coded)
-    assert len(coded) == len(report.layers) == 3 * 7 + 1
+    assert len(coded) == 3 * 7 + 1
+    assert len(report.layers) == len(coded) + (scheme == "mixed-5")  # and the embedding
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_mixed_bits_include_the_embedding(
+    tiny_model_dir: Callable[..., Path], tmp_path: Path, family: str, tied: bool
+) -> None:
+    folder = tiny_model_dir(family, tie_word_embeddings=tied)
+    report = quantize(folder, "mixed-5", tmp_path / "q")
+    assert report.weight_bits <= 5
+    assert [s.part for s in report.sensitivity].count("embedding") == 1
+    with LLM(str(folder), dtype="float32") as whole, LLM(str(tmp_path / "q"), dtype="float32") as q:
+        model = q.engine.runner.model
+        assert isinstance(model.embedding, CodedEmbedding)
+        ids = list(range(40))
+        whole_bytes = whole.engine.describe()["weights_bytes"]
+        assert q.engine.describe()["weights_bytes"] < 0.5 * whole_bytes  # type: ignore[operator]
+        with open_checkpoint(tmp_path / "q") as checkpoint:
+            table = checkpoint.get(EMBEDDING)
+        assert torch.equal(model.embedding(torch.tensor(ids)), table[ids])
+        assert q.logits(ids).isfinite().all()
+
+
+def test_codes_of_another_embedding_are_refused(
+    tiny_model_dir: Callable[..., Path], tmp_path: Path
+) -> None:
+    quantize(tiny_model_dir("llama"), "mixed-5", tmp_path / "q")
+    quantize(tiny_model_dir("llama", seed=1), "mixed-5", tmp_path / "other")
+    shutil.copy(tmp_path / "other" / FILE_NAME, tmp_path / "q" / FILE_NAME)
+    with pytest.raises(CheckpointError, match=r"does not hold the codes of its embedding"):
+        LLM(str(tmp_path / "q"))
 
 
 @pytest.mark.parametrize("scheme", ["int4-rtn-g32", "int8", "w8a8-dynamic", "fp8"])

@@ -24,6 +24,7 @@ PARTS = [
     Sensitivity(0, "mlp", 300, 0.3),
     Sensitivity(1, "attention", 100, 0.001),
     Sensitivity(None, "head", 500, 0.2),
+    Sensitivity(None, "embedding", 500, 0.01),
 ]
 
 
@@ -32,13 +33,13 @@ def average(bits: dict[int, int], group: int | None) -> float:
     return total / sum(part.num_weights for part in PARTS)
 
 
-@pytest.mark.parametrize("budget", [3.25, 3.5, 4.0, 4.5, 5.0, 6.0, 7.9, 8.0])
+@pytest.mark.parametrize("budget", [3.6, 3.75, 4.0, 4.5, 5.0, 6.0, 7.9, 8.0])
 def test_the_budget_is_kept_and_used(budget: float) -> None:
     bits = allocate(PARTS, budget, 64)
     assert average(bits, 64) <= budget
     # What is left buys nothing more for the smallest part.
     raised = dict.fromkeys(bits, 8)
-    assert average(bits, 64) > budget - 5 * 500 / 1000 or bits == raised
+    assert average(bits, 64) > budget - 5 * 500 / 1500 or bits == raised
 
 
 def test_the_most_sensitive_weights_get_their_bits_first() -> None:
@@ -52,8 +53,13 @@ def test_a_large_budget_gives_all_parts_eight_bits() -> None:
 
 
 def test_a_budget_below_the_fewest_bits_says_what_is_needed() -> None:
-    with pytest.raises(ConfigError, match=r"average of 3 bits.*at least 3\.25"):
+    with pytest.raises(ConfigError, match=r"average of 3 bits.*at least 3\.58"):
         allocate(PARTS, 3.0, 64)
+
+
+def test_an_embedding_gets_only_bits_that_lookups_unpack() -> None:
+    assert allocate(PARTS, 3.6, 64)[4] == 4
+    assert {allocate(PARTS, budget, 64)[4] for budget in (4.0, 5.0, 6.0, 8.0)} <= {4, 8}
 
 
 def test_the_divergence_of_other_widths_follows_the_step() -> None:
@@ -68,6 +74,7 @@ def test_layers_belong_to_one_part_each() -> None:
     assert format_of("model.layers.0.self_attn.q_proj") == WeightFormat(8)
     assert format_of("model.layers.1.self_attn.o_proj").bits < 8
     assert format_of("lm_head").bits in (3, 4, 8)
+    assert format_of("model.embed_tokens").bits in (4, 8)
     # Layer 1 is no prefix of layer 10.
     with pytest.raises(AssertionError):
         format_of("model.layers.10.self_attn.q_proj")
@@ -84,6 +91,7 @@ def test_measured_divergences_are_those_of_one_part_in_four_bits(
     with open_checkpoint(tiny_model_dir("llama")) as checkpoint:
         found = measure_sensitivity(checkpoint, ids, 32)
         assert [(s.layer, s.part) for s in found] == [
+            (None, "embedding"),
             *((i, part) for i in range(3) for part in ("attention", "mlp")),
             (None, "head"),
         ]
@@ -92,7 +100,7 @@ def test_measured_divergences_are_those_of_one_part_in_four_bits(
         rope = Rope(checkpoint.config, 32)
         logits = []
         for rough in (False, True):
-            x = embed(checkpoint, ids)
+            x = embed(checkpoint.config, checkpoint.get("model.embed_tokens.weight"), ids)
             for index in range(3):
                 block = read_block(checkpoint, index)
                 tensors = dict(block.tensors)
@@ -106,4 +114,4 @@ def test_measured_divergences_are_those_of_one_part_in_four_bits(
             x = rms_norm(x, checkpoint.get("model.norm.weight"), checkpoint.config.rms_norm_eps)
             logits.append((x @ checkpoint.get("lm_head.weight").t()).log_softmax(-1))
     expected = (logits[0].exp() * (logits[0] - logits[1])).sum(-1).mean()
-    assert found[3].kl == pytest.approx(float(expected), rel=1e-3)
+    assert found[4].kl == pytest.approx(float(expected), rel=1e-3)

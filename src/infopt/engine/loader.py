@@ -22,6 +22,7 @@ from infopt.engine.runner import ModelRunner
 from infopt.errors import CapacityError, ConfigError
 from infopt.models.checkpoint import Checkpoint, open_checkpoint
 from infopt.models.decoder import Decoder
+from infopt.models.embedding import Embedding
 from infopt.models.registry import resolve_model
 from infopt.ops import OpSet, resolve_ops
 from infopt.ops.invariance import find_variant_linear
@@ -69,6 +70,7 @@ def build_engine(
             dtype=dtype,
             max_positions=max_model_len,
             make_linear=scheme,
+            embedding=_embedding(checkpoint, device, dtype),
             progress=progress,
         )
         tokenizer = None if config.skip_tokenizer_init else checkpoint.tokenizer()
@@ -143,6 +145,14 @@ def _scheme(
     """Return the quantization scheme; found by name, so that imports point one way."""
     quantization = importlib.import_module("infopt.quantization")
     return quantization.make_scheme(name, checkpoint, ops, device, dtype)
+
+
+def _embedding(
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+) -> Embedding | None:
+    """Return the embedding of a checkpoint that holds codes of it; found by name, as schemes."""
+    quantization = importlib.import_module("infopt.quantization")
+    return quantization.stored_embedding(checkpoint, device, dtype)
 
 
 def _drafter(config: EngineConfig) -> Drafter | None:

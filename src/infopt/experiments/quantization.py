@@ -91,11 +91,15 @@ def quantization_probe(arm: Arm, reference: Arm | None) -> dict[str, Any]:
     return {"extra": extra, "samples": _by_layer(details)}
 
 
+_OUTSIDE = {"head": -1.0, "embedding": -2.0}
+"""Numbers of the parts that are in no layer."""
+
+
 def _by_layer(details: Mapping[str, Any]) -> dict[str, list[float]]:
     """Return lists by layer, in the order of the model."""
     parts = details.get("sensitivity") or []
     samples = {
-        "sensitivity.layer": [-1.0 if p["layer"] is None else float(p["layer"]) for p in parts],
+        "sensitivity.layer": [_OUTSIDE.get(p["part"], p["layer"]) for p in parts],
         "sensitivity.is_attention": [float(p["part"] == "attention") for p in parts],
         "sensitivity.num_weights": [float(p["num_weights"]) for p in parts],
         "sensitivity.kl": [p["kl"] for p in parts],

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 
 from infopt.models.config import ModelConfig
+from infopt.models.embedding import DenseEmbedding, Embedding
 from infopt.models.linear_source import LinearFactory, LinearSource, WeightSource
 from infopt.models.mlp_loader import MlpLoader
 from infopt.models.rope import rope_table
@@ -34,6 +34,7 @@ class Decoder:
         dtype: Compute type.
         max_positions: Rows of the rotary tables.
         make_linear: Replaces the dense linear layers (quantization).
+        embedding: Replaces the dense embedding.
         progress: Wraps the sequence of layer indices, to show progress.
     """
 
@@ -47,6 +48,7 @@ class Decoder:
         dtype: torch.dtype,
         max_positions: int,
         make_linear: LinearFactory | None = None,
+        embedding: Embedding | None = None,
         progress: Callable[[Sequence[int]], Sequence[int]] = lambda layers: layers,
     ) -> None:
         """Load all weights."""
@@ -55,7 +57,7 @@ class Decoder:
         self._make_linear = make_linear or (
             lambda source: ops.linear(source.weight(), source.bias())
         )
-        self.embedding = self._tensor("model.embed_tokens.weight")
+        self.embedding = embedding or DenseEmbedding(self._tensor("model.embed_tokens.weight"))
         # Gemma rounds the factor to the compute type before it multiplies.
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
         self.final_norm = self._norm("model.norm.weight")
@@ -84,7 +86,7 @@ class Decoder:
     @torch.inference_mode()
     def forward_hidden(self, ctx: ForwardContext, pages: LayerPages) -> torch.Tensor:
         """Return the normed hidden state of every token, ``(num_tokens, hidden_size)``."""
-        x = F.embedding(ctx.input_ids, self.embedding)
+        x = self.embedding(ctx.input_ids)
         if self.config.embedding_scale != 1.0:
             x = x * self._embedding_scale
         rotations = {
@@ -142,9 +144,10 @@ class Decoder:
 
         A head in another format than the embedding is a second copy, and both count.
         """
-        is_shared = self.config.tie_word_embeddings and self.head.num_bytes == self.embedding.nbytes
+        tied, num_bytes = self.config.tie_word_embeddings, self.embedding.num_bytes
+        is_shared = tied and self.head.num_bytes == num_bytes
         products = sum(linear.num_bytes for linear in self.linears)
-        return products + (0 if is_shared else self.embedding.nbytes)
+        return products + (0 if is_shared else num_bytes)
 
     @property
     def bytes_per_weight(self) -> float:

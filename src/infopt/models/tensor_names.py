@@ -11,6 +11,8 @@ EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
 HEAD_LAYER = HEAD.removesuffix(".weight")
+EMBEDDING_LAYER = EMBEDDING.removesuffix(".weight")
+"""Name under which a coded embedding is reported."""
 
 # Of a mixture of experts, within its layer.
 ROUTER = "mlp.gate"

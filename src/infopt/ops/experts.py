@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from infopt.ops import cpu
+from infopt.ops import cpu, gpu
 from infopt.ops.dispatch import Implementation, OpChoice
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Experts(Protocol):
             ``(num_tokens, hidden_size)`` in the type of ``x``; zeros for a token without experts.
 
         Raises:
-            IndexError: For an id that no expert has.
+            IndexError: For an id that no expert has; not checked where that waits for a device.
         """
         ...
 
@@ -103,6 +103,7 @@ def _check_ids(ids: torch.Tensor, num_experts: int) -> None:
 
 IMPLEMENTATIONS = [
     Implementation("cpu", cpu.load_experts, cpu.why_not),
+    Implementation("triton", gpu.load_experts, gpu.why_not),
     Implementation("reference", lambda: _one_by_one),
 ]
 """Each loads a function ``(spec, ops) -> Experts``."""

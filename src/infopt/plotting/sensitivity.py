@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from infopt.errors import ResultError
 from infopt.plotting.axes import label_axis, legend_beside, new_axes, set_title
 from infopt.plotting.data import floats, names, usable_rows
-from infopt.plotting.style import BLUE, ORANGE, VERMILION, colors_for, markers_for, styled
+from infopt.plotting.style import BLUE, ORANGE, PURPLE, VERMILION, colors_for, markers_for, styled
 from infopt.results.html import format_value
 from infopt.results.metrics import Metric
 from infopt.results.table import require_columns
@@ -18,20 +19,25 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_PARTS = {"attention": BLUE, "mlp": ORANGE, "head": VERMILION}
-_NAMES = {"attention": "attention", "mlp": "MLP", "head": "output head"}
-_GAP = 1.5  # of a bar group, between the last layer and the head
+_PARTS = {"attention": BLUE, "mlp": ORANGE, "embedding": PURPLE, "head": VERMILION}
+_NAMES = {
+    "attention": "attention",
+    "mlp": "MLP",
+    "embedding": "embedding",
+    "head": "output head",
+}
+_GAP = 1.5  # of a bar group, between the layers and what is outside them
 
 
 @styled
 def sensitivity_bars(
     parts: pd.DataFrame, *, title: str | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Draw what few bits in one part alone do to the model's answers: bars per layer, head apart.
+    """Draw what few bits in one part alone do to the answers: bars per layer, the rest apart.
 
     Args:
-        parts: One row per part: ``layer`` (NaN for the head), ``part`` (``attention``, ``mlp``,
-            ``head``) and ``kl`` in nats per token.
+        parts: One row per part: ``layer`` (NaN outside the layers), ``part`` (``attention``,
+            ``mlp``, ``embedding``, ``head``) and ``kl`` in nats per token.
         title: The finding; default names the most sensitive part.
         ax: Where to draw.
 
@@ -49,15 +55,18 @@ def sensitivity_bars(
             value=unknown[0],
             remedy=f"Parts: {', '.join(_PARTS)}.",
         )
-    head_at = float(np.nanmax(layers, initial=-1.0)) + _GAP + 0.5
+    outside = {
+        "head": float(np.nanmax(layers, initial=-1.0)) + _GAP + 0.5,
+        "embedding": -_GAP - 0.5,
+    }
     ax = new_axes(ax, (9.0, 4.4))
-    for kind, shift in (("attention", -0.21), ("mlp", 0.21), ("head", 0.0)):
+    for kind, shift in (("attention", -0.21), ("mlp", 0.21), ("embedding", 0.0), ("head", 0.0)):
         rows = np.array([k == kind for k in kinds])
         if rows.any():
-            x = np.where(np.isfinite(layers[rows]), layers[rows] + shift, head_at)
-            width = 0.7 if kind == "head" else 0.4
+            x = layers[rows] + shift if kind not in outside else outside[kind]
+            width = 0.7 if kind in outside else 0.4
             ax.bar(x, kl[rows], width=width, color=_PARTS[kind], label=_NAMES[kind])
-    _name_layers(ax, layers, head_at if "head" in kinds else None)
+    _name_layers(ax, layers, {name: x for name, x in outside.items() if name in kinds})
     ax.set_xlabel("Layer")
     label_axis(ax, "y", Metric("kl", "KL, this part alone in few bits", "nats", "lower"))
     legend_beside(ax)
@@ -102,13 +111,12 @@ def layer_errors(df: pd.DataFrame, *, title: str | None = None, ax: Axes | None 
     return ax
 
 
-def _name_layers(ax: Axes, layers: np.ndarray, head_at: float | None) -> None:
+def _name_layers(ax: Axes, layers: np.ndarray, outside: Mapping[str, float]) -> None:
     last = int(np.nanmax(layers, initial=-1.0))
     step = max(1, (last + 1) // 12)
     ticks = [float(i) for i in range(0, last + 1, step)]
     ticklabels = [str(int(tick)) for tick in ticks]
-    if head_at is not None:
-        ticks, ticklabels = [*ticks, head_at], [*ticklabels, "head"]
+    ticks, ticklabels = [*ticks, *outside.values()], [*ticklabels, *outside]
     ax.set_xticks(ticks, ticklabels)
     ax.grid(visible=False, axis="x")
 

@@ -8,6 +8,7 @@ contents, so that imports point one way.
 from __future__ import annotations
 
 from infopt.quantization.calibration import CalibrationSet
+from infopt.quantization.coded_embedding import stored_embedding
 from infopt.quantization.prepare import prepare_checkpoint
 from infopt.quantization.quantize import quantize_model
 from infopt.quantization.report import QuantizationReport
@@ -22,4 +23,5 @@ __all__ = [
     "make_scheme",
     "prepare_checkpoint",
     "quantize_model",
+    "stored_embedding",
 ]

@@ -140,6 +140,12 @@ class CheckpointWriter:
         sizes = {name: tensor.nbytes for name, tensor in stored.items()}
         _write_json(self._note(index), {"schemes": schemes, "bytes": sizes})
 
+    def add_file(
+        self, name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+    ) -> None:
+        """Write a file of tensors that other software does not look for (after the first layer)."""
+        save_file(dict(tensors), self._work / name, metadata=dict(metadata))
+
     def finish(self) -> Path:
         """Write what is left and put the folder in its place.
 

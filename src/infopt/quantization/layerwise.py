@@ -15,7 +15,15 @@ import torch
 import torch.nn.functional as F
 
 from infopt.models.checkpoint import Checkpoint
-from infopt.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD, HEAD_LAYER, expected_tensors
+from infopt.models.config import ModelConfig
+from infopt.models.tensor_names import (
+    EMBEDDING,
+    EMBEDDING_LAYER,
+    FINAL_NORM,
+    HEAD,
+    HEAD_LAYER,
+    expected_tensors,
+)
 from infopt.ops.rms_norm import rms_norm
 from infopt.quantization.balance import Balance
 from infopt.quantization.block import INPUTS, LINEARS, Block, Rope, refuse_experts
@@ -23,6 +31,7 @@ from infopt.quantization.coded import ActivationFormat, CodedWeight, WeightForma
 from infopt.quantization.methods import SCALE_DTYPE, LayerWork, Method, Quantized, make_method
 from infopt.quantization.names import Recipe
 from infopt.quantization.products import round_input
+from infopt.quantization.rtn import rtn
 from infopt.quantization.statistics import InputStatistics, relative_error
 
 GRID_TOLERANCE = 1e-3
@@ -69,12 +78,14 @@ class QuantizedLayer:
         coded: Weights by canonical name of the linear layer.
         tensors: The layer's other tensors by canonical name, scales folded in.
         reports: One per linear layer.
+        embedding: Codes of the embedding, beside the head.
     """
 
     index: int | None
     coded: dict[str, CodedWeight]
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     reports: list[LinearReport] = field(default_factory=list)
+    embedding: CodedWeight | None = None
 
 
 FormatOf = Callable[[str], WeightFormat]
@@ -111,7 +122,8 @@ class LayerwiseQuantizer:
         self._scale_dtype = scale_dtype
         self._dtype = checkpoint.stored_dtype(EMBEDDING)
         self._format_of = format_of or (lambda _: recipe.weight)
-        self.hidden = None if token_ids is None else embed(checkpoint, token_ids)
+        self._coded_embedding = self._code_embedding()
+        self.hidden = None if token_ids is None else self._embed(token_ids)
         self._rope = None if token_ids is None else Rope(self._config, token_ids.shape[1])
 
     def layer(self, index: int) -> QuantizedLayer:
@@ -130,7 +142,37 @@ class LayerwiseQuantizer:
         }
         return made
 
-    def head(self) -> QuantizedLayer:
+    def outside(self) -> QuantizedLayer:
+        """Return what is outside the layers: the head, and the embedding where it is coded."""
+        made = self._head()
+        if self._coded_embedding is not None:
+            coded, report = self._coded_embedding
+            made.embedding = coded
+            made.tensors[EMBEDDING] = coded.dequantize()
+            made.reports.append(report)
+        return made
+
+    def _code_embedding(self) -> tuple[CodedWeight, LinearReport] | None:
+        """Round the embedding where bits are shared out over the whole model, and not elsewhere.
+
+        It is looked up, not multiplied: there is no output error to be minimized.
+        """
+        if self._recipe.average_bits is None:
+            return None
+        table = self._checkpoint.get(EMBEDDING)
+        fmt = self._format_of(EMBEDDING_LAYER)
+        coded = rtn(table, fmt, scale_dtype=self._scale_dtype, layer=EMBEDDING_LAYER)
+        work = LayerWork(EMBEDDING_LAYER, table, fmt)
+        return coded, _report(work, Quantized(coded))
+
+    def _embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        if self._coded_embedding is None:
+            table = self._checkpoint.get(EMBEDDING)
+        else:
+            table = self._coded_embedding[0].dequantize()
+        return embed(self._config, table, token_ids)
+
+    def _head(self) -> QuantizedLayer:
         """Quantize the head (after the layers); its channels are not scaled."""
         name = EMBEDDING if self._config.tie_word_embeddings else HEAD
         weight = self._checkpoint.get(name)
@@ -240,10 +282,9 @@ class LayerwiseQuantizer:
         return replace(activation, scale=float(step))
 
 
-def embed(checkpoint: Checkpoint, token_ids: torch.Tensor) -> torch.Tensor:
+def embed(config: ModelConfig, table: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
     """Return float32 embeddings ``(num_sequences, length, hidden_size)``."""
-    x = F.embedding(token_ids, checkpoint.get(EMBEDDING))
-    return x * checkpoint.config.embedding_scale
+    return F.embedding(token_ids, table) * config.embedding_scale
 
 
 def read_block(checkpoint: Checkpoint, index: int) -> Block:

@@ -3,7 +3,7 @@
 * int4-awq-g64, int4-gptq-g64-inorder, int4-rtn-channel, int3-rtn-g64-asym, int4-rtn-g32-a8
 * int8, w8a8-dynamic, w8a8-static, w8a8-static-smooth
 * fp8 (inputs per token), fp8-static (per tensor), fp8-weight
-* mixed-4.5 (bits on average, more where the model is sensitive)
+* mixed-4.5 (bits on average, embedding and head included, more where the model is sensitive)
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Recipe:
         activation: What happens to inputs.
         smooth: Move magnitude from inputs to weights first (SmoothQuant).
         act_order: GPTQ rounds columns with large inputs first.
-        average_bits: Budget of ``mixed``; None otherwise.
+        average_bits: Budget of ``mixed``, which codes the embedding as well; None otherwise.
     """
 
     name: str

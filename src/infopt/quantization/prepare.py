@@ -21,7 +21,7 @@ from infopt.quantization.scheme import check_name, is_coded
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 """Raised when the same scheme and text give other codes than before."""
 
 

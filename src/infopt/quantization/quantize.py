@@ -20,6 +20,7 @@ from infopt.models.checkpoint import Checkpoint, open_checkpoint
 from infopt.models.registry import resolve_model
 from infopt.quantization.block import refuse_experts
 from infopt.quantization.calibration import CalibrationSet
+from infopt.quantization.coded_embedding import store_embedding
 from infopt.quantization.export import CheckpointWriter, folder_dtype
 from infopt.quantization.layerwise import (
     FormatOf,
@@ -107,10 +108,12 @@ def quantize_checkpoint(
         layer = quantizer.layer(index)
         writer.add_layer(index, layer.coded, layer.tensors)
         state.save(quantizer, index + 1, layer.reports)
-    head = quantizer.head()
-    writer.add_layer(None, head.coded)
+    outside = quantizer.outside()
+    writer.add_layer(None, outside.coded, outside.tensors)
+    if outside.embedding is not None:
+        store_embedding(writer, outside.embedding)
     writer.finish()
-    layers = [*state.reports, *head.reports]
+    layers = [*state.reports, *outside.reports]
     state.remove()
     report = QuantizationReport(
         scheme=recipe.name,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from infopt.models.tensor_names import HEAD_LAYER
+from infopt.models.tensor_names import EMBEDDING_LAYER, HEAD_LAYER
 from infopt.quantization.calibration import CalibrationSet
 from infopt.quantization.layerwise import GRID_TOLERANCE, LinearReport
 from infopt.quantization.sensitivity import Sensitivity
@@ -70,7 +70,7 @@ class QuantizationReport:
             "on_stored_grid": all(
                 layer.grid_error < GRID_TOLERANCE
                 for layer in self.layers
-                if layer.name != HEAD_LAYER
+                if layer.name not in (HEAD_LAYER, EMBEDDING_LAYER)
             ),
         }
 

@@ -1,6 +1,6 @@
 """How much each part of a model suffers from fewer bits, and which bits a budget buys.
 
-For each part (attention or MLP of a layer, and the head) the logits' divergence from the float
+For each part (attention or MLP of a layer, the embedding, the head) the logits' divergence from the float
 model, KL in nats per token, is measured with that part alone in 4 bits. All variants move through
 the layers together, so one layer's weights are in memory at a time. The divergence of other widths
 follows from the noise of rounding, whose power is that of the step:
@@ -8,7 +8,8 @@ follows from the noise of rounding, whose power is that of the step:
     KL(b) = KL(4) * ((2^4 - 1) / (2^b - 1))^2
 
 Divergences of parts are added up: they are small, and errors of different layers are nearly
-independent. The budget is spent where a bit buys the most.
+independent. The budget is spent where a bit buys the most. A tied embedding and head become two
+matrices with bits of their own, and both count.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ import torch.nn.functional as F
 
 from infopt.errors import ConfigError
 from infopt.models.checkpoint import Checkpoint
-from infopt.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD, HEAD_LAYER
+from infopt.models.tensor_names import EMBEDDING, EMBEDDING_LAYER, FINAL_NORM, HEAD, HEAD_LAYER
 from infopt.ops.rms_norm import rms_norm
+from infopt.quantization import coded_embedding
 from infopt.quantization.block import LINEARS, Block, Rope
 from infopt.quantization.coded import WeightFormat
 from infopt.quantization.layerwise import FormatOf, embed, read_block
@@ -32,7 +34,7 @@ from infopt.quantization.rtn import rtn
 
 PARTS: Mapping[str, str] = {"attention": "self_attn.", "mlp": "mlp."}
 WIDTHS = (3, 4, 8)
-"""Bits that a part can get."""
+"""Bits that products can get."""
 
 _PROBE_BITS = 4
 _BATCH = 16  # variants at a time
@@ -43,8 +45,8 @@ class Sensitivity:
     """What 4 bits do to one part.
 
     Attributes:
-        layer: Which layer; None for the head.
-        part: ``attention``, ``mlp`` or ``head``.
+        layer: Which layer; None for embedding and head.
+        part: ``attention``, ``mlp``, ``embedding`` or ``head``.
         num_weights: Its weights.
         kl: Mean KL of the logits from the float model's, nats per token.
     """
@@ -54,6 +56,11 @@ class Sensitivity:
     num_weights: int
     kl: float
 
+    @property
+    def widths(self) -> Sequence[int]:
+        """Bits that this part can get, the fewest first."""
+        return coded_embedding.WIDTHS if self.part == "embedding" else WIDTHS
+
     def kl_at(self, bits: int) -> float:
         """Return the divergence expected at another width."""
         return self.kl * ((2**_PROBE_BITS - 1) / (2**bits - 1)) ** 2
@@ -61,7 +68,7 @@ class Sensitivity:
     def holds(self, name: str) -> bool:
         """Tell whether a linear layer belongs to this part."""
         if self.layer is None:
-            return name == HEAD_LAYER
+            return name == {"head": HEAD_LAYER, "embedding": EMBEDDING_LAYER}[self.part]
         return name.startswith(f"model.layers.{self.layer}.{PARTS[self.part]}")
 
 
@@ -83,8 +90,11 @@ def measure_sensitivity(
     config = checkpoint.config
     fmt = WeightFormat(_PROBE_BITS, group_size)
     rope = Rope(config, token_ids.shape[1])
-    variants = embed(checkpoint, token_ids).unsqueeze(0)  # the first is the float model
-    found: list[tuple[int | None, str, int]] = []
+    table = checkpoint.get(EMBEDDING)
+    rough_table = rtn(table, fmt, scale_dtype=SCALE_DTYPE, layer=EMBEDDING_LAYER).dequantize()
+    # The first is the float model.
+    variants = torch.stack([embed(config, t, token_ids) for t in (table, rough_table)])
+    found: list[tuple[int | None, str, int]] = [(None, "embedding", table.numel())]
     for index in progress(range(config.num_layers)):
         block = read_block(checkpoint, index)
         clean = variants[0]
@@ -138,7 +148,6 @@ def allocate(
     sensitivities: Sequence[Sensitivity],
     average_bits: float,
     group_size: int | None,
-    widths: Sequence[int] = WIDTHS,
 ) -> dict[int, int]:
     """Spend a budget of bits.
 
@@ -146,7 +155,6 @@ def allocate(
         sensitivities: Of all parts.
         average_bits: Bits per weight on average, scales included.
         group_size: Inputs that share a scale below 8 bits (16 bits each).
-        widths: Bits to choose from.
 
     Returns:
         Bits by position in ``sensitivities``.
@@ -154,33 +162,37 @@ def allocate(
     Raises:
         ConfigError: If not even the fewest bits fit.
     """
-    widths = sorted(widths)
-    cost = [stored_bits(width, group_size) for width in widths]
     total = sum(s.num_weights for s in sensitivities)
-    left = (average_bits - cost[0]) * total
+    fewest = sum(stored_bits(s.widths[0], group_size) * s.num_weights for s in sensitivities)
+    left = average_bits * total - fewest
     if left < 0:
         raise ConfigError(
-            f"An average of {average_bits:g} bits is below the {cost[0]:g} that the fewest bits "
-            "take with their scales.",
+            f"An average of {average_bits:g} bits is below the {fewest / total:.3g} that the "
+            "fewest bits take with their scales.",
             field="quantization",
             value=average_bits,
-            remedy=f"Ask for at least {cost[0]:.2f}.",
+            remedy=f"Ask for at least {fewest / total:.2f}.",
         )
     level = [0] * len(sensitivities)
 
-    def offer(at: int) -> tuple[float, int] | None:
-        if level[at] + 1 == len(widths):
-            return None
+    def step(at: int) -> tuple[int, int, float]:
+        """Return the bits of a part, the next more, and what they cost in all."""
         part = sensitivities[at]
-        low, high = widths[level[at]], widths[level[at] + 1]
-        price = (cost[level[at] + 1] - cost[level[at]]) * part.num_weights
-        return -(part.kl_at(low) - part.kl_at(high)) / price, at
+        low, high = part.widths[level[at]], part.widths[level[at] + 1]
+        extra = stored_bits(high, group_size) - stored_bits(low, group_size)
+        return low, high, extra * part.num_weights
+
+    def offer(at: int) -> tuple[float, int] | None:
+        if level[at] + 1 == len(sensitivities[at].widths):
+            return None
+        low, high, price = step(at)
+        return -(sensitivities[at].kl_at(low) - sensitivities[at].kl_at(high)) / price, at
 
     heap = [o for at in range(len(level)) if (o := offer(at)) is not None]
     heapq.heapify(heap)
     while heap:
         _, at = heapq.heappop(heap)
-        price = (cost[level[at] + 1] - cost[level[at]]) * sensitivities[at].num_weights
+        price = step(at)[2]
         if price > left:
             continue
         left -= price
@@ -188,7 +200,10 @@ def allocate(
         following = offer(at)
         if following is not None:
             heapq.heappush(heap, following)
-    return {at: widths[chosen] for at, chosen in enumerate(level)}
+    return {
+        at: s.widths[chosen]
+        for (at, s), chosen in zip(enumerate(sensitivities), level, strict=True)
+    }
 
 
 def stored_bits(bits: int, group_size: int | None) -> float:

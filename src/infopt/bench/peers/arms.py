@@ -47,6 +47,9 @@ def _llama(kind: str, activations: str) -> Arm:
 ARMS = (
     _infopt("q4_1", "Q4_1, as stored", "16-bit", "q4_1"),
     _infopt("q4_1-a8", "Q4_1, as stored", "8-bit", "q4_1-a8"),
+    _infopt("int8", "8 bits per channel", "16-bit", "int8"),
+    _infopt("int8-g64-a8", "8 bits in 64s", "8-bit", "int8-g64-a8"),
+    _infopt("int4-awq-g64-a8", "4 bits in 64s, AWQ", "8-bit", "int4-awq-g64-a8"),
     _infopt("bf16", "bfloat16", "bfloat16", "none"),
     _llama("Q4_1", "8-bit"),
     _llama("Q4_0", "8-bit"),

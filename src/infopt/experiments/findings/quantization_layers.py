@@ -32,7 +32,7 @@ _SAME_BITS = 0.1
 
 
 def sensitivities(story: QuantizationStory) -> pd.DataFrame:
-    """Return the parts of the model: ``layer`` (NaN for the head), ``part``, ``num_weights``, KL.
+    """Return the parts of the model: ``layer`` (NaN outside them), ``part``, ``num_weights``, KL.
 
     The first scheme that measured them tells; they are a property of the model. Empty where none
     did.
@@ -43,11 +43,9 @@ def sensitivities(story: QuantizationStory) -> pd.DataFrame:
         found = story.curve(SCHEMES, str(name), "sensitivity.")
         if not found.empty:
             layer = floats(found, "layer")
-            is_head = layer < 0
-            part = np.where(floats(found, "is_attention") > 0, "attention", "mlp")
-            return found.assign(
-                layer=np.where(is_head, np.nan, layer), part=np.where(is_head, "head", part)
-            )
+            kinds = [layer == -2, layer == -1, floats(found, "is_attention") > 0]
+            part = np.select(kinds, ["embedding", "head", "attention"], "mlp")
+            return found.assign(layer=np.where(layer < 0, np.nan, layer), part=part)
     return pd.DataFrame(columns=pd.Index(["layer", "part", "num_weights", "kl"]))
 
 
@@ -90,9 +88,9 @@ def sensitivity_sentence(story: QuantizationStory) -> str:
     held = weights[order][:half].sum() / weights.sum()
     by_part = {
         name: kl[(parts["part"] == name).to_numpy()].sum() / kl.sum()
-        for name in ("attention", "mlp", "head")
+        for name in ("attention", "mlp", "embedding", "head")
     }
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in by_part.items())
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in by_part.items() if share)
     return (
         f"Half of the KL comes from {held:.0%} of the weights ({half} of {len(parts)} parts). By "
         f"kind: {shares}. The more uneven, the more a scheme gains that spends its bits there."

@@ -16,6 +16,7 @@ import torch
 from infopt.ops.context import KVPages
 from infopt.ops.dispatch import OpTarget
 from infopt.ops.gpu.attention import load_attention
+from infopt.ops.gpu.experts import load_experts
 from infopt.ops.gpu.flash import PAGE_MULTIPLE as FLASH_PAGE_TOKENS
 from infopt.ops.gpu.flash import load_flash_attention, why_not_flash
 
@@ -27,6 +28,7 @@ __all__ = [
     "FLASH_PAGE_TOKENS",
     "load_add_rms_norm",
     "load_attention",
+    "load_experts",
     "load_flash_attention",
     "load_gated_activation",
     "load_rotary_and_write",
