@@ -1,9 +1,9 @@
 """How much each part of a model suffers from fewer bits, and which bits a budget buys.
 
-For each part (attention or MLP of a layer, the embedding, the head) the logits' divergence from the float
-model, KL in nats per token, is measured with that part alone in 4 bits. All variants move through
-the layers together, so one layer's weights are in memory at a time. The divergence of other widths
-follows from the noise of rounding, whose power is that of the step:
+For each part (attention or MLP of a layer, the embedding, the head) the logits' divergence from the
+float model, KL in nats per token, is measured with that part alone in 4 bits. All variants move
+through the layers together, so one layer's weights are in memory at a time. The divergence of other
+widths follows from the noise of rounding, whose power is that of the step:
 
     KL(b) = KL(4) * ((2^4 - 1) / (2^b - 1))^2
 
