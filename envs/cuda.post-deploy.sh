@@ -2,4 +2,4 @@
 # torch first: flash-attn is built against the torch that is installed.
 set -euo pipefail
 pip install "torch>=2.11"
-pip install --no-build-isolation --editable ".[cuda]"
+pip install --no-build-isolation --editable ".[cuda,energy]"

@@ -86,6 +86,7 @@ OPTIONAL_PACKAGES = (
         "8-bit and 4-bit weights on CUDA",
         "pip install bitsandbytes",
     ),
+    OptionalPackage("zeus", "zeus", "energy counters of CPUs", "pip install 'infopt[energy]'"),
     OptionalPackage(
         "jupyterlab", "jupyterlab", "notebooks in a browser", "pip install 'infopt[jupyter]'"
     ),
@@ -102,6 +103,7 @@ def examine(*, self_test: bool = True) -> list[Section]:
         Section("System", list(_system())),
         Section("GPU", list(_gpu())),
         Section("Backends", list(_backends())),
+        Section("Energy", list(_energy())),
         Section("Compilers", list(_compilers())),
         Section("Optional packages", [_package(p) for p in OPTIONAL_PACKAGES]),
         Section("Files", list(_files())),
@@ -230,6 +232,18 @@ def choose_backends(device: Any, dtype: Any) -> dict[str, tuple[str, list[str]]]
                 break
             refused.append(f"no {candidate.backend}: {why_not}")
     return chosen
+
+
+def _energy() -> Iterator[Check]:
+    import torch
+
+    from infopt.energy import choose_meter
+
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        choice = choose_meter(device)
+        source = choice.meter.source
+        status: Status = "missing" if source is None else "ok"
+        yield Check(f"meter of {device}", "info" if source == "modelled" else status, str(choice))
 
 
 def _files() -> Iterator[Check]:

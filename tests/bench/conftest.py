@@ -130,7 +130,7 @@ class FakeEngine:
             self.step_log.append(StepStats(**values))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def fake_engine() -> type[FakeEngine]:
     """Class of the imitation engine."""
     return FakeEngine

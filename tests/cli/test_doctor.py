@@ -23,7 +23,16 @@ def checks(sections: list[doctor.Section], title: str) -> dict[str, doctor.Check
 
 def test_json_has_every_section(run_cli: Any) -> None:
     report = json.loads(run_cli("doctor", "--json", "--no-self-test").stdout)
-    titles = ["System", "GPU", "Backends", "Compilers", "Optional packages", "Files", "Models"]
+    titles = [
+        "System",
+        "GPU",
+        "Backends",
+        "Energy",
+        "Compilers",
+        "Optional packages",
+        "Files",
+        "Models",
+    ]
     assert list(report) == titles
     for section in report.values():
         for check in section:

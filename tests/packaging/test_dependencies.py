@@ -75,7 +75,11 @@ def distributions(module: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("src/infopt", ("cuda", "jupyter")), ("workflow/scripts", ()), ("tests", ("dev", "cuda"))],
+    [
+        ("src/infopt", ("cuda", "jupyter", "energy")),
+        ("workflow/scripts", ()),
+        ("tests", ("dev", "cuda")),
+    ],
 )
 def test_every_import_is_declared(folder: str, extras: tuple[str, ...]) -> None:
     """An undeclared import works on the author's machine only."""

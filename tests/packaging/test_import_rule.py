@@ -45,7 +45,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 layers, from itself, and never from a neighbour (except below); modules of the first layer are plain
 data and may use each other."""
 
-NEIGHBOURS = {("cache", "models"), ("evals", "bench"), ("cli", "doctor")}
+NEIGHBOURS = {
+    ("cache", "models"),
+    ("evals", "bench"),
+    ("bench", "energy"),
+    ("cli", "doctor"),
+}
 """(importer, imported) in one layer that are meant."""
 
 LAYER_OF = {name: level for level, names in enumerate(LAYERS) for name in names}

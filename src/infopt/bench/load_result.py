@@ -17,6 +17,7 @@ from infopt.bench.latency import (
 )
 from infopt.bench.slo import SLO, SLOReport, evaluate_slo
 from infopt.bench.workload_types import WorkloadRequest
+from infopt.energy.run import RunEnergy
 from infopt.engine.stats import StepStats
 from infopt.outputs import CompletionOutput, RequestOutput
 
@@ -112,6 +113,7 @@ class LoadResult:
         end_s: End of the last measured request (or of the run, where it was cut).
         step_log: The engine's steps from ``start_s`` on.
         was_cut: Whether ``max_duration_s`` ended the run.
+        energy: What it used, where that was measured.
     """
 
     mode: LoadMode
@@ -121,6 +123,7 @@ class LoadResult:
     end_s: float
     step_log: list[StepStats] = field(default_factory=list)
     was_cut: bool = False
+    energy: RunEnergy | None = None
 
     @property
     def timings(self) -> list[RequestTiming]:

@@ -14,8 +14,11 @@ figures: 2 * N * T + 2 * L * d * T^2 FLOPs for a causal prefill, W + n * kv byte
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import torch
 
 from infopt.engine.stats import StepStats
 from infopt.errors import MeasurementError
@@ -53,6 +56,18 @@ class Precision:
     def head(self) -> float:
         """Bytes per head value."""
         return self.embedding if self.head_bytes is None else self.head_bytes
+
+
+def engine_precision(facts: Mapping[str, Any]) -> Precision:
+    """Return the bytes per value of weights and KV cache as an engine holds them.
+
+    Args:
+        facts: What ``Engine.describe`` returned.
+    """
+    kv_bytes = getattr(torch, facts["dtype"]).itemsize
+    weights = facts["bytes_per_weight"]
+    # Embeddings are looked up in the compute type, whatever format the products have.
+    return Precision(weights, kv_bytes=kv_bytes, embedding_bytes=kv_bytes, head_bytes=weights)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from infopt.bench.paired import PairedResult, run_paired
 from infopt.bench.slo import SLO
 from infopt.cli.console import note
 from infopt.config import EngineConfig
+from infopt.energy import choose_meter
 from infopt.experiments.arms import Arm, make_requests
 from infopt.experiments.devices import measuring_device
 from infopt.experiments.machine import machine_peaks
@@ -95,7 +96,7 @@ def run_bench(configs: Mapping[str, EngineConfig], plan: BenchPlan) -> BenchRepo
 def _open(stack: ExitStack, name: str, config: EngineConfig, plan: BenchPlan) -> Arm:
     note(f"loading {name} ({config.model})")
     load = "open" if plan.open_loop else "closed"
-    arm = stack.enter_context(Arm(name, config, load=load, slo=plan.slo))
+    arm = stack.enter_context(Arm(name, config, load=load, slo=plan.slo, meter=choose_meter))
     arm.requests = [make_requests(arm.llm, plan.workload, plan.seed)]
     return arm
 

@@ -26,6 +26,7 @@ from infopt.engine.detokenizer import Detokenizer
 from infopt.engine.draft_stats import DraftStats
 from infopt.engine.drafting import Drafter
 from infopt.engine.logprobs import with_text
+from infopt.engine.observer import StepObserver, step_shares
 from infopt.engine.request import Request
 from infopt.engine.runner import ModelRunner
 from infopt.engine.sampler import SamplingRow, derive_seed, position_logprobs, sample
@@ -78,6 +79,7 @@ class Engine:
         self.scheduler = Scheduler(config, parts.cache, parts.num_swap_pages, parts.drafter)
         self.reset_stats()
         self.step_log: list[StepStats] | None = None
+        self.observers: list[StepObserver] = []
         self._description = parts.description
         self._eos_token_ids = parts.runner.model.config.eos_token_ids
         self._taken = StepTokens()
@@ -170,6 +172,8 @@ class Engine:
         """
         changed = self._ended_early
         self._ended_early = {}
+        for observer in self.observers:
+            observer.step_started()
         timer = StepTimer(self.clock)
         plan = self.scheduler.schedule()
         if plan.scheduled:
@@ -493,10 +497,14 @@ class Engine:
         self.stats.num_preemptions += len(plan.preempted)
         if self.draft_stats is not None:
             self._taken.count(plan, self.draft_stats)
+        if self.step_log is None and not self.observers:
+            return
+        num_accepted = self._taken.num_accepted
+        step = count_step(plan, self.scheduler, num_rows, timer, num_accepted)
         if self.step_log is not None:
-            num_accepted = self._taken.num_accepted
-            step = count_step(plan, self.scheduler, num_rows, timer, num_accepted)
             self.step_log.append(step)
+        for observer in self.observers:
+            observer.step_ended(step, step_shares(plan))
 
 
 def _rows(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:

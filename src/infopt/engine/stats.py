@@ -168,8 +168,10 @@ def count_step(
         num_decode_tokens=num_decodes,
         num_padding_tokens=plan.num_padding_tokens,
         num_logit_rows=num_logit_rows,
-        num_attention_pairs=sum(_pairs(start, n, None) for start, n in spans),
-        num_window_pairs=sum(_pairs(start, n, window) for start, n in spans) if window else 0,
+        num_attention_pairs=sum(attention_pairs(start, n) for start, n in spans),
+        num_window_pairs=sum(attention_pairs(start, n, window) for start, n in spans)
+        if window
+        else 0,
         num_context_tokens=sum(start + n for start, n in spans),
         num_window_tokens=sum(min(start + n, window + n - 1) for start, n in spans)
         if window
@@ -184,7 +186,7 @@ def count_step(
     )
 
 
-def _pairs(start: int, num_tokens: int, window: int | None) -> int:
+def attention_pairs(start: int, num_tokens: int, window: int | None = None) -> int:
     """Return the sum of the keys that tokens ``start .. start + num_tokens`` may see."""
     if window is None:
         return num_tokens * start + num_tokens * (num_tokens + 1) // 2

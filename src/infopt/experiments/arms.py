@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from types import TracebackType
 from typing import Any
@@ -11,11 +11,16 @@ from typing import Any
 from infopt.bench.closed import run_batch
 from infopt.bench.load_result import LoadResult
 from infopt.bench.openloop import run_open_loop
+from infopt.bench.roofline import step_cost
 from infopt.bench.slo import SLO
 from infopt.bench.workload_types import WorkloadRequest
 from infopt.bench.workloads import build_workload
 from infopt.config import EngineConfig
+from infopt.energy import MeterChoice, NoMeter, measured_run
+from infopt.engine.stats import StepStats
 from infopt.errors import MeasurementError
+from infopt.experiments.energy import J_PER_TOKEN, measured_j_per_token
+from infopt.experiments.machine import precision_of
 from infopt.experiments.spec import Load
 from infopt.llm import LLM
 
@@ -26,8 +31,13 @@ HIGHER_IS_BETTER: Mapping[str, bool] = {
     "tpot_s": False,
     "itl_s": False,
     "e2e_s": False,
+    J_PER_TOKEN: False,
 }
-"""Numbers of one run that are compared pair by pair; latencies are the run's medians."""
+"""Numbers of one run that are compared pair by pair; latencies are the run's medians, and energy is
+compared where it was measured, not where it was modelled."""
+
+
+_UNMETERED = MeterChoice(NoMeter("energy was not measured in this run"), {})
 
 
 class Arm:
@@ -38,6 +48,7 @@ class Arm:
         config: How it runs.
         load: All at once, or when the workload says.
         slo: Objective for its goodput.
+        meter: Chooses what measures its energy, given the engine's device.
     """
 
     def __init__(
@@ -47,11 +58,14 @@ class Arm:
         *,
         load: Load,
         slo: SLO,
+        meter: Callable[[str], MeterChoice] | None = None,
     ) -> None:
         """Load the model."""
         self.slug, self.slo = slug, slo
         self.load: Load = load
         self.llm = LLM(config=config)
+        self.meter = meter(str(self.llm.stats()["device"])) if meter else _UNMETERED
+        self._precision = precision_of(self.llm)
         self.requests: Sequence[Sequence[WorkloadRequest]] = ()
         self.results: list[LoadResult] = []
 
@@ -76,10 +90,15 @@ class Arm:
             MeasurementError: A request did not complete: its time would be missing in every figure.
         """
         requests = self.requests[len(self.results) % len(self.requests)]
-        result = serve(self.llm, requests, self.load)
+        with measured_run(self.llm.engine, self.meter, self._bytes_of) as energy:
+            result = serve(self.llm, requests, self.load)
+        result.energy = energy
         check_complete(result, self.slug)
         self.results.append(result)
         return figures(result, self.slo)["output_tokens_per_s"]
+
+    def _bytes_of(self, step: StepStats) -> float:
+        return step_cost(step, self.llm.model_config, self._precision).num_bytes
 
 
 def make_requests(llm: LLM, workload: Mapping[str, Any], seed: int) -> list[WorkloadRequest]:
@@ -125,4 +144,9 @@ def figures(result: LoadResult, slo: SLO) -> dict[str, float]:
     num_tokens = sum(t.num_output_tokens for t in timings)
     out["output_tokens_per_s"] = num_tokens / result.duration_s
     goodput = result.evaluate(slo).goodput_requests_per_s
-    return out | ({"goodput_requests_per_s": goodput} if goodput else {})
+    energy = measured_j_per_token(result)
+    return (
+        out
+        | ({"goodput_requests_per_s": goodput} if goodput else {})
+        | ({J_PER_TOKEN: energy} if energy else {})
+    )

@@ -216,11 +216,14 @@ def _check_other_options(config: Config) -> None:
     from infopt.bench.rates import at_rate
     from infopt.bench.slo import SLO
     from infopt.bench.workloads import workload_options
+    from infopt.energy import EnergyConstants
     from infopt.select.objectives import OBJECTIVES
     from infopt.select.quality import get_floor
 
     with_field("slo", lambda: SLO.from_spec(config["slo"]))
     with_field("quality_floor", lambda: get_floor(config["quality_floor"]))
+    constants = config["energy"]["constants"]
+    with_field("energy.constants", lambda: EnergyConstants.from_dict(constants))
     served = config["workloads"][config["serving"]["workload"]]
     rates = with_field("serving.rates", lambda: check_rates(config["serving"]["rates"]))
     if served["kind"] != "trace":  # whose file is read when it is replayed

@@ -6,7 +6,7 @@ import functools
 
 import torch
 
-from infopt.bench.roofline import MachinePeaks, Precision
+from infopt.bench.roofline import MachinePeaks, Precision, engine_precision
 from infopt.llm import LLM
 from infopt.machine_rates import matmul_flops, measure_matmul_flops, measure_rate, memory_bandwidth
 from infopt.ops.dispatch import OpTarget, implementations
@@ -58,8 +58,4 @@ def _own_product(llm: LLM, num_threads: int | None) -> float:
 
 def precision_of(llm: LLM) -> Precision:
     """Return the bytes per value of weights and KV cache as they are held."""
-    facts = llm.stats()
-    kv_bytes = getattr(torch, facts["dtype"]).itemsize
-    weights = facts["bytes_per_weight"]
-    # Embeddings are looked up in the compute type, whatever format the products have.
-    return Precision(weights, kv_bytes=kv_bytes, embedding_bytes=kv_bytes, head_bytes=weights)
+    return engine_precision(llm.engine.describe())

@@ -12,6 +12,7 @@ from infopt.bench.slo import SLO, evaluate_slo
 from infopt.bench.stats import bootstrap_interval, paired_ratio
 from infopt.engine.stats import StepStats
 from infopt.experiments.arms import HIGHER_IS_BETTER, figures
+from infopt.experiments.energy import energy_section
 from infopt.experiments.machine import precision_of
 from infopt.hardware import peak_memory_bytes
 from infopt.llm import LLM
@@ -45,6 +46,7 @@ def load_sections(
             **evaluate_slo(slo, timings, seconds).to_dict(),
         },
         "memory": memory_section(llm, steps),
+        "energy": energy_section(results),
         "roofline": roofline_section(llm, steps, peaks),
         "ops": ops_section(llm),
         "samples": {name: [f[name] for f in per_run] for name in names},
@@ -60,6 +62,7 @@ _COLUMN = {
     "tpot_s": "latency.tpot_s.p50",
     "itl_s": "latency.itl_s.p50",
     "e2e_s": "latency.e2e_s.p50",
+    "j_per_token": "energy.j_per_token",
 }
 """Number of a run -> column of the record that its interval belongs to."""
 

@@ -32,6 +32,7 @@ def served(
     *,
     port: int = 0,
     models_file: str | None = None,
+    energy: str = "none",
     start_timeout_s: float = 300.0,
 ) -> Iterator[ServerProcess]:
     """Start ``infopt serve`` and end it with the block: on success, an error, or SIGTERM.
@@ -41,6 +42,7 @@ def served(
         log_path: File for what it prints.
         port: Port on loopback; 0 takes a free one.
         models_file: File with further registry entries.
+        energy: Its meter.
         start_timeout_s: Longest time until it answers.
 
     Raises:
@@ -51,7 +53,7 @@ def served(
     with tempfile.TemporaryDirectory() as folder, _exit_on_sigterm():
         file = Path(folder, "engine.yaml")
         file.write_text(yaml.safe_dump({"config": config.to_dict()}), "utf-8")
-        options = ["--config", str(file), "--grace-s", str(_GRACE_S)]
+        options = ["--config", str(file), "--grace-s", str(_GRACE_S), "--energy", energy]
         if models_file:
             options += ["--registry", models_file]
         server = ServerProcess(options, port=port, log_path=log_path)

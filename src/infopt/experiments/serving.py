@@ -25,11 +25,17 @@ from infopt.bench.slo import SLO
 from infopt.bench.workloads import build_workload
 from infopt.errors import MeasurementError
 from infopt.experiments.devices import Device, measuring_device
+from infopt.experiments.server_energy import (
+    ServerTotals,
+    read_totals,
+    server_energy_section,
+)
 from infopt.experiments.server_process import ServerProcess, served
 from infopt.experiments.serving_record import serving_sections
 from infopt.experiments.spec import SliceSpec
 from infopt.hardware import fingerprint
 from infopt.results import record_run
+from infopt.results.record import NO_ENERGY
 
 logger = logging.getLogger(__name__)
 
@@ -98,15 +104,25 @@ class ServingRun:
             seed = self._seed + len(self.slugs)  # equal prompts would come from the prefix cache
             spec = at_rate(self.spec.workloads["load"], rate)
             requests = build_for(spec, options["duration_s"], tokenizer=target.tokenizer, seed=seed)
+            before, start_s = read_totals(server.url), time.perf_counter()
             result = run_http_load(load, requests, warmup=self._warmup(target, seed))
+            seconds = time.perf_counter() - start_s
             server.check()
+            energy = self._energy(before, read_totals(server.url), seconds)
             _check_answered(result, rate)
             row = sweep_row(rate, result, self.slo, options["target_share"])
             sections = serving_sections(result, row, self.slo, self._slo_name)
+            sections["energy"] = energy
             sections["extra"] |= {"device": self.device.name, "slice": self.spec.name}
             for name, section in sections.items():
                 setattr(draft, name, section)
         return result
+
+    def _energy(self, before: ServerTotals, after: ServerTotals, seconds: float) -> Any:
+        if after.source == "modelled" and self.spec.energy.get("constants"):
+            reason = "the server models its energy with other constants than energy.constants"
+            return {**NO_ENERGY, "reason": reason}
+        return server_energy_section(before, after, seconds)
 
     @property
     def _seed(self) -> int:
@@ -167,7 +183,11 @@ def _sweep(state: ServingRun) -> Any:
     with (
         _first_failure_recorded(state),
         served(
-            state.config, log_path, port=options["port"], models_file=state.spec.models_file
+            state.config,
+            log_path,
+            port=options["port"],
+            models_file=state.spec.models_file,
+            energy=state.spec.energy.get("meter", "auto"),
         ) as server,
         connect(server.url) as target,
     ):

@@ -27,9 +27,11 @@ from infopt.bench.paired import run_paired
 from infopt.bench.slo import SLO
 from infopt.bench.workload_types import WorkloadRequest
 from infopt.config import EngineConfig
+from infopt.energy import MeterChoice
 from infopt.errors import MeasurementError, WeightFormatError
 from infopt.experiments.arms import Arm, make_requests
 from infopt.experiments.devices import Device, measuring_device
+from infopt.experiments.energy import meter_of
 from infopt.experiments.machine import machine_peaks
 from infopt.experiments.sections import comparison_section, load_sections
 from infopt.experiments.spec import SliceSpec
@@ -57,6 +59,7 @@ class SliceRun:
         failures: Errors by candidate.
         hardware: Fingerprint of the machine.
         requests: What all arms serve, one list per seed; made by the first.
+        meter: What measures the energy; chosen by the first.
     """
 
     spec: SliceSpec
@@ -69,6 +72,7 @@ class SliceRun:
     left_out: dict[str, str] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=fingerprint)
     requests: list[list[WorkloadRequest]] = field(default_factory=list)
+    meter: MeterChoice | None = None
 
     @property
     def slo(self) -> SLO:
@@ -98,12 +102,21 @@ class SliceRun:
 
     def open_arm(self, slug: str) -> Arm:
         """Load a candidate; all of them get the same requests."""
-        arm = Arm(slug, self.config(slug), load=self.spec.load, slo=self.slo)
+        arm = Arm(
+            slug, self.config(slug), load=self.spec.load, slo=self.slo, meter=self.choose_meter
+        )
         if not self.requests:
             workload = self.spec.workloads["load"]
             self.requests = [make_requests(arm.llm, workload, seed) for seed in self.spec.seeds]
         arm.requests = self.requests
         return arm
+
+    def choose_meter(self, device: str) -> MeterChoice:
+        """Choose what measures the energy, once per job, and say why nothing better does."""
+        if self.meter is None:
+            self.meter = meter_of(self.spec.energy, device)
+            logger.info("energy: %s", self.meter)
+        return self.meter
 
     def report(self, slug: str, text: str) -> None:
         """Log one line of progress."""

@@ -57,6 +57,7 @@ class SliceSpec:
         measure_steps: Time single steps by size.
         decides: Whether the winner is handed on; a slice can also only explain.
         options: Further options of the stage (those of ``serving``, say).
+        energy: How energy is measured (the configuration's ``energy``).
     """
 
     stage: str
@@ -79,6 +80,7 @@ class SliceSpec:
     measure_steps: bool = False
     decides: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
+    energy: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return one line of JSON, the same for the same specification.
@@ -147,8 +149,14 @@ class SliceSpec:
             "criterion": self.criterion,
             "quality_tier": self.quality_tier,
             **({"quality_reference": dict(judge)} if judge else {}),
+            **({} if is_default_energy(self.energy) else {"energy": dict(self.energy)}),
             **{f"{key}_workload": dict(spec) for key, spec in self.workloads.items()},
         }
+
+
+def is_default_energy(options: Mapping[str, Any]) -> bool:
+    """Tell whether energy is measured in the default way, so that records need not mention it."""
+    return options.get("meter", "auto") == "auto" and not options.get("constants")
 
 
 def _words(options: Mapping[str, Any]) -> str:
@@ -295,7 +303,7 @@ def _serving_spec(config: Mapping[str, Any], name: str) -> SliceSpec:
 
 
 def _common(config: Mapping[str, Any]) -> dict[str, Any]:
-    keys = ("model", "slo", "models_file")
+    keys = ("model", "slo", "models_file", "energy")
     return {"base": config["engine"], "seeds": (config["seed"],), **{k: config[k] for k in keys}}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,12 +82,27 @@ def usable_rows(table: pd.DataFrame, columns: Sequence[str], what: str) -> tuple
 
 def read_values(table: pd.DataFrame, column: str) -> Values:
     """Return a column with its intervals in displayed units."""
-    metric = metric_of(column)
+    metric = metric_in(table, column)
     ends = interval_columns(column, [str(c) for c in table.columns])
     nothing = np.full(len(table), np.nan)
     low, high = (floats(table, end) for end in ends) if ends else (nothing, nothing)
     scale = metric.display_scale
     return Values(metric, floats(table, column) * scale, low * scale, high * scale)
+
+
+def metric_in(table: pd.DataFrame, column: str) -> Metric:
+    """Return the metric of a column; where energies are derived from constants its label says so.
+
+    Args:
+        table: From ``load_results``.
+        column: A column of it.
+    """
+    metric = metric_of(column)
+    if not column.startswith("energy.") or "energy.source" not in table.columns:
+        return metric
+    if "modelled" not in set(table["energy.source"]):
+        return metric
+    return dataclasses.replace(metric, label=f"{metric.label}, derived")
 
 
 def floats(table: pd.DataFrame, column: str) -> Array:

@@ -83,7 +83,12 @@ def _number_rows(record: RunRecord) -> Iterator[tuple[str, str]]:
         if column in intervals:
             ends = (intervals[column][end] * metric.display_scale for end in ("low", "high"))
             text += f" [{', '.join(format_value(end) for end in ends)}]"
-        yield metric.label, f"{text} {metric.display_unit}".strip()
+        label = metric.label
+        if column.startswith("energy.") and record.energy.get("derived"):
+            label += ", derived"
+            ends = (format_value(record.energy[f"j_per_token_{end}"]) for end in ("low", "high"))
+            text += f" (range of its constants {' to '.join(ends)})"
+        yield label, f"{text} {metric.display_unit}".strip()
 
 
 def _comparison_rows(record: RunRecord) -> Iterator[tuple[str, str]]:

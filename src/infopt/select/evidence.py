@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infopt.results.metrics import metric_of
+from infopt.select.energy_order import is_derived
 from infopt.select.objectives import Objective
 from infopt.select.recommendation import Evidence
 from infopt.select.rows import Row, interval, number
@@ -52,9 +53,10 @@ def _evidence(row: Row, column: str) -> Evidence | None:
         return None
     scale = metric.display_scale
     low, high = interval(row, column) or (None, None)
+    suffix = " (derived)" if column.startswith("energy.") and is_derived(row) else ""
     return Evidence(
         column,
-        metric.label,
+        metric.label + suffix,
         _rounded(value * scale),
         None if low is None else _rounded(low * scale),
         None if high is None else _rounded(high * scale),

@@ -146,4 +146,5 @@ _register(
     Objective("memory", "memory.engine_bytes", is_exact=True),
     Objective("peak_memory", "memory.peak_rss_bytes"),
     Objective("j_per_token", "energy.j_per_token", "j_per_token"),
+    Objective("j_per_request", "energy.j_per_request"),
 )

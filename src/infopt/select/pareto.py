@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from infopt.errors import ConfigError, DependencyError
+from infopt.select.energy_order import is_derived
 from infopt.select.objectives import Objective, get_objectives
 from infopt.select.rows import Row, check_runs, number, rows_of, text
 
 if TYPE_CHECKING:
     import pandas as pd
-
-ENERGY_SOURCE = "energy.source"
 
 
 def pareto_front(
@@ -67,7 +66,7 @@ def exclusion_reason(
         if number(row, objective.column) is None:
             return f"{objective.name} was not measured"
         is_energy = objective.column.startswith("energy.")
-        if is_energy and not include_modelled_energy and text(row, ENERGY_SOURCE) == "modelled":
+        if is_energy and not include_modelled_energy and is_derived(row):
             return f"{objective.name} is modelled, not measured"
     return None
 

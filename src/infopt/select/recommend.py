@@ -12,6 +12,7 @@ from infopt.bench.slo import SLO
 from infopt.config import EngineConfig
 from infopt.errors import ConfigError, ResultError
 from infopt.results.identity import code_identity
+from infopt.select.energy_order import energy_notes
 from infopt.select.evidence import evidence_of
 from infopt.select.objectives import Objective, get_objective
 from infopt.select.quality import QualityFloor, get_floor
@@ -95,7 +96,7 @@ def _recommend(frame: _Frame, rows: list[Row]) -> Recommendation:
         ties=_ties(chosen, [r for r in [best, *tied] if r is not chosen], frame.objective),
         sensitivity=sensitivities(frame.marked, chosen, others, frame.objective, frame.slo),
         rejected=_rejected(frame, chosen, others, [*tied, *again, best]),
-        notes=_notes(chosen, again, unproven),
+        notes=_notes(chosen, again, unproven) + energy_notes(chosen, others),
     )
 
 

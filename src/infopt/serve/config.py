@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from infopt.errors import ConfigError, nearest
 from infopt.serve.tools.parsers import PARSERS
 from infopt.serve.tools.tags import TAGS
+
+# The names of `infopt.energy.choose.MeterName`, without the import of torch that comes with it:
+# `infopt serve --help` reads this module. A test compares them.
+MeterName = Literal["auto", "nvml", "rapl", "power-integral", "modelled", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,8 @@ class ServeConfig:
             template shows, and "none" leaves calls in the text.
         reasoning_parser: Tags around reasoning; by default those in the chat template, and "none"
             leaves reasoning in the text.
+        energy: Meter for the energy of requests (auto, nvml, rapl, power-integral, modelled); by
+            default none.
     """
 
     host: str = "127.0.0.1"
@@ -40,6 +47,7 @@ class ServeConfig:
     retry_after_s: int = 1
     tool_parser: str | None = None
     reasoning_parser: str | None = None
+    energy: str = "none"
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -54,6 +62,7 @@ class ServeConfig:
         self._check("retry_after_s", 0, math.inf)
         self._check_name("tool_parser", PARSERS)
         self._check_name("reasoning_parser", TAGS)
+        self._check_name("energy", [name for name in get_args(MeterName) if name != "none"])
         if self.api_key is not None and not self.api_key:
             raise ConfigError("api_key is empty.", field="api_key", remedy="Leave it out.")
         object.__setattr__(self, "cors_origins", tuple(self.cors_origins))

@@ -11,6 +11,21 @@ from dataclasses import dataclass, field
 from infopt.outputs import CompletionOutput, FinishReason, PositionLogprobs, RequestOutput
 
 
+@dataclass(frozen=True, slots=True)
+class EnergyUse:
+    """Energy of a request.
+
+    Attributes:
+        prefill_joules: For its prompt; None where it could not be had.
+        decode_joules: For its output.
+        reason: Why there is none.
+    """
+
+    prefill_joules: float | None
+    decode_joules: float | None
+    reason: str | None = None
+
+
 @dataclass(slots=True)
 class Delta:
     """What one step added to one completion.
@@ -25,6 +40,7 @@ class Delta:
         stop_reason: The stop string or id that ended it.
         prompt_logprobs: Entries of the prompt, on the first delta of a completion.
         num_cached_tokens: Prompt tokens found in the prefix cache.
+        energy: What all completions of the prompt used, on the last delta of the last one.
     """
 
     prompt_index: int
@@ -36,6 +52,7 @@ class Delta:
     stop_reason: str | int | None = None
     prompt_logprobs: list[PositionLogprobs | None] | None = None
     num_cached_tokens: int = 0
+    energy: EnergyUse | None = None
 
 
 @dataclass(slots=True)

@@ -64,6 +64,7 @@ class Generation(ABC):
         self.model = service.model_of(body.model)
         self.arrival_s = self.model.engine.clock.now()
         self._wants_usage = body.wants_usage
+        self._describe_energy = service.energy.usage if body.include_energy else None
         self._streams = bool(body.stream)
         self._id, self._created = f"{self.id_prefix}-{uuid.uuid4().hex}", int(time.time())
         if body.stream_options is not None and not self._streams:
@@ -102,7 +103,7 @@ class Generation(ABC):
             self.model.name, ready.prompts, ready.params, self.arrival_s, ready.constraint
         )
         stream = await self.service.submit(submission)
-        return stream, UsageCounter(sum(map(len, ready.prompts)))
+        return stream, UsageCounter(sum(map(len, ready.prompts)), self._describe_energy)
 
     async def _whole(self, stream: OutputStream, usage: UsageCounter) -> Response:
         merged: dict[tuple[int, int], Delta] = {}

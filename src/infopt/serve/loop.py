@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 
@@ -23,7 +24,7 @@ from infopt.engine.engine import Engine
 from infopt.errors import InfoptError
 from infopt.outputs import RequestOutput
 from infopt.sampling_params import SamplingParams
-from infopt.serve.deltas import Delta, OutputTracker
+from infopt.serve.deltas import Delta, EnergyUse, OutputTracker
 from infopt.serve.errors import EngineFailedError
 from infopt.serve.stream import OutputStream
 
@@ -31,6 +32,18 @@ logger = logging.getLogger(__name__)
 
 Observer = Callable[[str, RequestOutput, Sequence[Delta]], None]
 """Sees model name, output and its new deltas after each step."""
+
+
+class EnergyAccounts(Protocol):
+    """Knows what requests have used; asked on the loop's thread."""
+
+    def take(self, model: str, request_id: str) -> EnergyUse:
+        """Close the account of a request that has ended."""
+        ...
+
+    def forget(self, model: str) -> None:
+        """Close the accounts of all requests of a model."""
+        ...
 
 
 @dataclass(slots=True)
@@ -66,15 +79,21 @@ class ModelLoop:
     Args:
         engines: By model name.
         observe: Told about every output, on the loop's thread.
+        energy: Asked for the energy of every request that ends, on the same thread.
 
     Attributes:
         step_cpu_s: CPU seconds of the loop's thread within steps of the engines.
         other_cpu_s: The same outside of steps, as of its last turn.
     """
 
-    def __init__(self, engines: Mapping[str, Engine], observe: Observer = lambda *_: None) -> None:
+    def __init__(
+        self,
+        engines: Mapping[str, Engine],
+        observe: Observer = lambda *_: None,
+        energy: EnergyAccounts | None = None,
+    ) -> None:
         """Prepare; `start` makes the thread."""
-        self.engines, self._observe = dict(engines), observe
+        self.engines, self._observe, self._energy = dict(engines), observe, energy
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._active: dict[str, dict[str, _Active]] = {name: {} for name in self.engines}
         self._event_loop: asyncio.AbstractEventLoop | None = None
@@ -210,9 +229,14 @@ class ModelLoop:
         failed: set[OutputStream] = set()
         for output in outputs:
             request = active.get(output.request_id)
+            energy = None
+            if output.finished and self._energy is not None:
+                energy = self._energy.take(name, output.request_id)
             if request is None:
                 continue
             deltas = request.tracker.update(output)
+            if deltas:
+                deltas[-1].energy = energy
             self._observe(name, output, deltas)
             news.append((request.stream, [d for d in deltas if d.finish_reason != "error"]))
             if any(d.finish_reason == "error" for d in deltas):
@@ -226,6 +250,8 @@ class ModelLoop:
         streams = {request.stream for request in self._active[name].values()}
         self._active[name].clear()
         engine.abort_all()
+        if self._energy is not None:
+            self._energy.forget(name)
         self._call_soon(partial(_deliver, [], streams))
 
     def _call_soon(self, function: Callable[[], None]) -> None:

@@ -14,6 +14,7 @@ from infopt.engine.engine import Engine
 from infopt.errors import nearest
 from infopt.sampling_params import SamplingParams
 from infopt.serve.config import ServeConfig
+from infopt.serve.energy import EnergyBook, EnergyCollector
 from infopt.serve.errors import ApiError, draining, timed_out
 from infopt.serve.health_metrics import add_health_metrics
 from infopt.serve.loop import ModelLoop, Submission
@@ -72,7 +73,9 @@ class Service:
         self.config = config
         self.models = {name: ServedModel(name, engine) for name, engine in engines.items()}
         self.metrics = Metrics(engines)
-        self.loop = ModelLoop(engines, self.metrics.observe)
+        self.energy = EnergyBook(engines, config.energy)
+        self.metrics.registry.register(EnergyCollector(self.energy))
+        self.loop = ModelLoop(engines, self.metrics.observe, self.energy)
         self.num_in_flight = 0
         self._state: State = "starting"
         self._streams: set[OutputStream] = set()
@@ -98,6 +101,7 @@ class Service:
         self.loop.start(asyncio.get_running_loop())
         for model in self.models.values():
             await self.loop.call(lambda engine=model.engine: warm_up(engine))
+        await self.loop.call(self.energy.reset)
         if self._state == "starting":
             self._state = "ready"
 

@@ -40,6 +40,17 @@ class PromptTokensDetails(Answer):
     cached_tokens: int = Field(description="Found in the prefix cache.")
 
 
+class RequestEnergy(Answer):
+    """Energy of a request: its tokens' share of the steps they were computed in."""
+
+    joules: float | None
+    prefill_joules: float | None
+    decode_joules: float | None
+    source: Literal["nvml", "rapl", "nvml+rapl", "power-integral", "modelled"] | None
+    derived: bool = Field(description="Computed from constants instead of measured.")
+    reason: str | None = Field(description="Why there is none.")
+
+
 class Usage(Answer):
     """Tokens of a request."""
 
@@ -47,6 +58,7 @@ class Usage(Answer):
     completion_tokens: int = Field(description="Of all answers, stop tokens included.")
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    energy: RequestEnergy | None = Field(None, description="Where `include_energy` was set.")
 
 
 class CompletionLogprobs(Answer):

@@ -45,6 +45,9 @@ class SamplingFields(StrictModel):
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    include_energy: bool | None = Field(
+        None, description="Add the energy of the request to its usage."
+    )
 
     user: str | None = Field(None, description="Accepted, without effect.")
     metadata: dict[str, Any] | None = Field(None, description="Accepted, without effect.")
