@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infopt.energy.break_even import break_even, break_even_surface, cost_at
+from infopt.energy.break_even import break_even, break_even_surface, cost_at, cost_surface
 from infopt.energy.cost import (
     CarbonIntensity,
     MachinePrice,
@@ -107,6 +107,19 @@ def test_machines_come_in_whole_numbers() -> None:
     assert at(2.0) == (1, pytest.approx(0.0005))
     assert at(2.1) == (2, pytest.approx(2 * 0.001 / 2.1))
     assert at(0.1) == (1, pytest.approx(0.01))
+
+
+def test_the_surface_over_lengths_and_traffic_changes_sides_at_the_break_even() -> None:
+    own, traffics = machine(), [0.1, 1.0, 10.0]
+    surface = cost_surface(own, tokens(), lambda i, o: 100.0, [1000], [10, 500], traffics)
+    assert [(p.num_output, p.requests_per_s) for p in surface] == [
+        (o, t) for o in (10, 500) for t in traffics
+    ]
+    for point in surface:
+        even = break_even(own, tokens(), lambda i, o: 100.0, 1000, point.num_output)
+        assert even.requests_per_s is not None
+        assert point.is_own_cheaper == (point.requests_per_s > even.requests_per_s)
+    assert {p.is_own_cheaper for p in surface} == {True, False}
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,27 @@ def test_a_counter_that_has_not_moved_gives_null_and_its_energy_is_charged_later
     rig.step(make_step(0.01), [decode("a", 1)], 0.0)
     energy, reason = rig.ledger.take("m", "a")
     assert energy is None
-    assert "not moved" in str(reason)
+    assert "no power is known yet" in str(reason)
+    assert "has not moved" in str(reason)
     rig.step(make_step(0.01), [decode("b", 1)], 4.0)
     assert rig.ledger.take("m", "b")[0].joules == pytest.approx(2.0)
     assert rig.total_nj == 4 * NJ_PER_J
+
+
+def test_what_the_counter_has_not_shown_yet_is_estimated_for_the_answer_alone(
+    rig, make_step, decode
+) -> None:
+    """Counters of GPUs move ten times a second; answers end in between."""
+    rig.step(make_step(0.1), [decode("a", 1)], 20.0)  # 200 W
+    rig.step(make_step(0.02), [decode("a", 1), decode("b", 1)], 0.0)
+    energy, note = rig.ledger.take("m", "a")
+    assert energy is not None
+    assert energy.joules == pytest.approx(20.0 + 0.02 * 200 / 2)
+    assert "its last 0.02 s are estimated" in str(note)
+    rig.step(make_step(0.02), [decode("b", 1)], 10.0)
+    assert rig.ledger.take("m", "b")[0].joules == pytest.approx(7.5)
+    assert rig.total_nj == 30 * NJ_PER_J  # what the counter says, not what was estimated
+    assert rig.ledger._requests == {"m": {}}
 
 
 def test_a_window_without_energy_is_given_up_and_says_why(rig, make_step, decode) -> None:

@@ -38,6 +38,9 @@ def test_modelled_energy_of_a_slice_is_derived_everywhere(tmp_path, make_spec) -
     assert table["energy.derived"].all()
     assert (table["energy.j_per_token_low"] < table["energy.j_per_token"]).all()
     assert (table["energy.j_per_token"] < table["energy.j_per_token_high"]).all()
+    rate = 12 / table["energy.measured_s"]  # tokens/s: J/token = mean power / throughput
+    per_token = table["energy.watts"] / rate
+    assert table["energy.j_per_token"].tolist() == pytest.approx(per_token.tolist())
     per_request = table["energy.j_per_token"] * 3  # three output tokens each
     assert table["energy.j_per_request"].tolist() == pytest.approx(per_request.tolist())
     phases = (
@@ -60,10 +63,11 @@ def test_measured_energy_is_compared_in_pairs(tmp_path, make_spec, monkeypatch) 
         "infopt.experiments.slices.meter_of",
         lambda options, device: MeterChoice(meter, {"nvml": "no GPU"}),
     )
-    run_slice(make_spec(), tmp_path)
+    run_slice(make_spec(energy={"idle_s": 0.2}), tmp_path)
     record = RunRecord.read(tmp_path / "runs" / "batching" / "page_size.page-8.json")
     assert record.energy["source"] == "rapl"
     assert record.energy["derived"] is False
+    assert 0 < record.energy["idle_watts"] <= 5.0  # a joule in 0.2 s, or longer on a busy machine
     assert record.energy["joules"] == 2.0  # two runs, a joule each
     assert record.energy["excluded"] == "dram-0: absent"
     assert record.energy["better_meters"] == "nvml: no GPU"

@@ -42,6 +42,7 @@ def spec(make_spec: Callable[..., SliceSpec]) -> SliceSpec:
         load="open",
         criterion="goodput",
         options=OPTIONS,
+        energy={"meter": "modelled"},
     )
 
 
@@ -62,6 +63,9 @@ def test_each_rate_leaves_a_record_and_the_point_is_handed_on(
     counts = record.throughput or {}
     assert counts["num_completed"] == counts["num_requests"] == len(record.samples["ttft_s"])
     assert counts["num_output_tokens"] == 3 * counts["num_requests"]
+    assert record.energy["source"] == "modelled"  # as the server itself says
+    assert record.energy["j_per_token_low"] < record.energy["j_per_token"]
+    assert record.energy["j_per_request"] == pytest.approx(3 * record.energy["j_per_token"])
     other = read(tmp_path, "load.rate-20").samples["arrival_s"]
     assert [2 * t for t in record.samples["arrival_s"][:3]] != pytest.approx(other[:3])  # own seed
     assert (tmp_path / "logs" / "serving" / "load.server.log").is_file()

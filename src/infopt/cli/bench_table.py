@@ -40,13 +40,14 @@ def bench_table(report: BenchReport) -> Table:
 
 
 def facts(report: BenchReport) -> list[str]:
-    """Return, per arm, one line on the objective and one on the machine's limits."""
+    """Return, per arm, a line each on the objective, the machine's limits and energy."""
     lines = []
     for name, record in report.records.items():
         if record.slo is not None:
             lines.append(f"{escape(name)}: {_slo_text(record.slo)}")
         if record.roofline is not None:
             lines.append(f"{escape(name)}: {_roofline_text(record.roofline)}")
+        lines.append(f"{escape(name)}: {_energy_text(record.energy)}")
     return lines
 
 
@@ -107,3 +108,13 @@ def _roofline_text(roofline: Mapping[str, Any]) -> str:
         f"{roofline['mbu']:.0%} of the memory bandwidth and {roofline['mfu']:.0%} of the FLOP/s "
         f"that this machine was measured to have; limited by {roofline['regime']}"
     )
+
+
+def _energy_text(energy: Mapping[str, Any]) -> str:
+    if energy["j_per_token"] is None:
+        return f"no energy: {escape(str(energy['reason']))}"
+    text = f"{energy['j_per_token']:.3g} J/token, {energy['j_per_request']:.3g} J/request"
+    if not energy["derived"]:
+        return f"{text}, measured by {energy['source']}"
+    low, high = energy["j_per_token_low"], energy["j_per_token_high"]
+    return f"{text}, derived from CPU time and counted bytes ({low:.2g} to {high:.2g} J/token)"

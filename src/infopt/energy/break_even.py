@@ -177,6 +177,46 @@ def cost_at(
     )
 
 
+def cost_surface(
+    machine: MachinePrice,
+    elsewhere: Elsewhere,
+    capacity: Capacity,
+    inputs: Sequence[float],
+    outputs: Sequence[float],
+    traffics: Sequence[float],
+    *,
+    cached_share: float = 0.0,
+    energy: Callable[[float, float], float] | None = None,
+) -> list[CostPoint]:
+    """Return both prices over prompt length, output length and traffic, traffic last.
+
+    Args:
+        machine: Its price.
+        elsewhere: The other price.
+        capacity: What a machine takes.
+        inputs: Prompt lengths.
+        outputs: Output lengths.
+        traffics: Requests per second.
+        cached_share: Share of prompts that is cached elsewhere.
+        energy: Joules of a request by lengths; needed where electricity is paid apart.
+    """
+    return [
+        cost_at(
+            machine,
+            elsewhere,
+            capacity,
+            num_input,
+            num_output,
+            traffic,
+            cached_share=cached_share,
+            j_per_request=energy(num_input, num_output) if energy else None,
+        )
+        for num_input in inputs
+        for num_output in outputs
+        for traffic in traffics
+    ]
+
+
 def _check_currency(machine: MachinePrice, elsewhere: Elsewhere) -> None:
     if machine.currency != elsewhere.currency:
         raise ConfigError(

@@ -77,6 +77,8 @@ class EnergyLedger:
     _requests: dict[str, dict[str, RequestEnergy]] = field(default_factory=dict)
     _lost: set[tuple[str, str]] = field(default_factory=set)
     _pending: list[_Pending] = field(default_factory=list)
+    _closed: set[tuple[str, str]] = field(default_factory=set)
+    _watts: float | None = None
     _window: Window = field(init=False)
     _opened_s: float = field(init=False)
 
@@ -99,20 +101,51 @@ class EnergyLedger:
     def take(self, model: str, request_id: str) -> tuple[RequestEnergy | None, str | None]:
         """Close the account of a request that has ended.
 
+        A counter that has not moved since the request's last step leaves that part out. It is then
+        estimated by the mean power before, for this answer alone: the totals take what the counter
+        says later.
+
         Returns:
-            Its energy, or None and the reason. A counter that has not moved since the request's
-            last step gives none: part of an answer's energy would be too little.
+            Its energy, or None; and why there is none, or what of it was estimated.
         """
-        if any(s.request_id == request_id for p in self._pending for s in p.step.shares):
+        key = (model, request_id)
+        if self._waiting(key):
             self.settle()
         energy = self._requests[model].pop(request_id, None)
-        is_lost = (model, request_id) in self._lost
-        self._lost.discard((model, request_id))
-        if any(s.request_id == request_id for p in self._pending for s in p.step.shares):
-            return None, "the counter has not moved since the request's last step"
+        is_lost = key in self._lost
+        self._lost.discard(key)
+        waiting = self._waiting(key)
+        if waiting:
+            self._closed.add(key)
+            energy = self._with_estimate(energy, key, waiting)
+            seconds = sum(p.step.step.duration_s for p in waiting)
+            told = "its last" if energy else "no power is known yet for its last"
+            estimated = " are estimated from the mean power before" if energy else ""
+            return energy, f"{told} {seconds:.3g} s{estimated}: the counter has not moved since"
         if is_lost or energy is None:
             return None, self.lost_reason or "nothing was computed for it"
         return energy, None
+
+    def _waiting(self, key: tuple[str, str]) -> list[_Pending]:
+        """Return the steps of a request whose energy is not known yet."""
+        model, request_id = key
+        return [
+            p
+            for p in self._pending
+            if p.model == model and any(s.request_id == request_id for s in p.step.shares)
+        ]
+
+    def _with_estimate(
+        self, energy: RequestEnergy | None, key: tuple[str, str], waiting: Sequence[_Pending]
+    ) -> RequestEnergy | None:
+        if self._watts is None:
+            return None
+        accounts = {key[1]: energy or RequestEnergy()}
+        for pending in waiting:
+            step = pending.step
+            step_nj = round(self._watts * step.step.duration_s * NJ_PER_J)
+            charge(step_nj, step.shares, pending.split, accounts)
+        return accounts[key[1]]
 
     def forget(self, model: str) -> None:
         """Close the accounts of all requests of a model."""
@@ -139,11 +172,12 @@ class EnergyLedger:
             self._charge(round(reading.joules * NJ_PER_J), reading.seconds)
             low, high = self.range_j
             self.range_j = low + (reading.low or 0.0), high + (reading.high or 0.0)
+            self._watts = reading.watts
         elif self.now() - self._opened_s < PATIENCE_S:
             return  # the same window goes on, and its steps wait
         else:
             self._give_up(reading.reason)
-        self._pending = []
+        self._pending, self._closed = [], set()
         self._open()
 
     def between_steps(self) -> None:
@@ -178,6 +212,8 @@ class EnergyLedger:
         for request_id, energy in accounts.items():
             total.prefill_nj += energy.prefill_nj
             total.decode_nj += energy.decode_nj
+            if (pending.model, request_id) in self._closed:
+                continue  # its answer has been sent
             account = open_accounts.setdefault(request_id, RequestEnergy())
             account.prefill_nj += energy.prefill_nj
             account.decode_nj += energy.decode_nj
@@ -185,7 +221,8 @@ class EnergyLedger:
     def _give_up(self, reason: str | None) -> None:
         self.num_lost_windows += 1
         self.lost_reason = reason
-        self._lost |= {(p.model, s.request_id) for p in self._pending for s in p.step.shares}
+        lost = {(p.model, s.request_id) for p in self._pending for s in p.step.shares}
+        self._lost |= lost - self._closed
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,8 +16,11 @@ from infopt.energy import (
     RunEnergy,
     add_readings,
     choose_meter,
+    idle_reading,
 )
 from infopt.results.record import NO_ENERGY
+
+logger = logging.getLogger(__name__)
 
 Section = dict[str, Any]
 
@@ -35,6 +39,22 @@ def meter_of(options: Mapping[str, Any], device: str) -> MeterChoice:
     """
     constants = EnergyConstants.from_dict(options.get("constants") or {})
     return choose_meter(device, options.get("meter", "auto"), constants=constants)
+
+
+def idle_watts(choice: MeterChoice, options: Mapping[str, Any]) -> float | None:
+    """Measure the power of doing nothing; None where nothing is measured or it cannot be.
+
+    Args:
+        choice: The meter; a modelled one has constants for this.
+        options: The configuration's ``energy``; ``idle_s`` is how long.
+    """
+    seconds = options.get("idle_s", 0.0)
+    if not seconds or choice.meter.source in (None, "modelled"):
+        return None
+    reading = idle_reading(choice.meter, seconds)
+    if reading.watts is None:
+        logger.warning("energy: idle power was not measured: %s", reading.reason)
+    return reading.watts
 
 
 def measured_j_per_token(result: LoadResult) -> float | None:

@@ -31,7 +31,7 @@ from infopt.energy import MeterChoice
 from infopt.errors import MeasurementError, WeightFormatError
 from infopt.experiments.arms import Arm, make_requests
 from infopt.experiments.devices import Device, measuring_device
-from infopt.experiments.energy import meter_of
+from infopt.experiments.energy import idle_watts, meter_of
 from infopt.experiments.machine import machine_peaks
 from infopt.experiments.sections import comparison_section, load_sections
 from infopt.experiments.spec import SliceSpec
@@ -60,6 +60,7 @@ class SliceRun:
         hardware: Fingerprint of the machine.
         requests: What all arms serve, one list per seed; made by the first.
         meter: What measures the energy; chosen by the first.
+        idle_watts: Power of doing nothing, with that model loaded.
     """
 
     spec: SliceSpec
@@ -73,6 +74,7 @@ class SliceRun:
     hardware: dict[str, Any] = field(default_factory=fingerprint)
     requests: list[list[WorkloadRequest]] = field(default_factory=list)
     meter: MeterChoice | None = None
+    idle_watts: float | None = None
 
     @property
     def slo(self) -> SLO:
@@ -116,6 +118,7 @@ class SliceRun:
         if self.meter is None:
             self.meter = meter_of(self.spec.energy, device)
             logger.info("energy: %s", self.meter)
+            self.idle_watts = idle_watts(self.meter, self.spec.energy)
         return self.meter
 
     def report(self, slug: str, text: str) -> None:
@@ -291,6 +294,8 @@ def _fill(
     for probe in run.probes:
         for name, section in probe(arm, reference).items():
             sections[name] = {**(sections.get(name) or {}), **section}
+    if sections["energy"]["source"] is not None:
+        sections["energy"]["idle_watts"] = run.idle_watts
     sections["extra"] |= {
         "device": run.device.name,
         "slice": run.spec.name,

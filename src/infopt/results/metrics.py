@@ -132,6 +132,7 @@ def _metrics() -> list[Metric]:
         Metric("energy.decode_j_per_token", "Energy of decoding", "J/token", "lower"),
         Metric("energy.joules", "Energy", "J", "lower"),
         Metric("energy.watts", "Power", "W", "lower"),
+        Metric("energy.idle_watts", "Idle power", "W", "lower"),
         Metric("roofline.mbu", "Memory-bandwidth use", "%", "higher", 100),
         Metric("roofline.mfu", "FLOP/s use", "%", "higher", 100),
         Metric("config.max_num_seqs", "Sequences at once (max_num_seqs)"),

@@ -18,7 +18,7 @@ class EnergyUse:
     Attributes:
         prefill_joules: For its prompt; None where it could not be had.
         decode_joules: For its output.
-        reason: Why there is none.
+        reason: Why there is none, or what was estimated.
     """
 
     prefill_joules: float | None

@@ -62,7 +62,7 @@ class EnergyBook:
         energy, reason = self.ledger.take(model, request_id)
         if energy is None:
             return EnergyUse(None, None, reason)
-        return EnergyUse(energy.prefill_nj / NJ_PER_J, energy.decode_nj / NJ_PER_J)
+        return EnergyUse(energy.prefill_nj / NJ_PER_J, energy.decode_nj / NJ_PER_J, reason)
 
     def reset(self) -> None:
         """Start counting anew; on the model loop's thread."""
@@ -93,7 +93,7 @@ class EnergyBook:
             "prefill_joules": prefill,
             "decode_joules": decode,
             **self._origin(),
-            "reason": None,
+            "reason": reason,
         }
 
     def _origin(self) -> dict[str, Any]:

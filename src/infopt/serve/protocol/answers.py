@@ -48,7 +48,7 @@ class RequestEnergy(Answer):
     decode_joules: float | None
     source: Literal["nvml", "rapl", "nvml+rapl", "power-integral", "modelled"] | None
     derived: bool = Field(description="Computed from constants instead of measured.")
-    reason: str | None = Field(description="Why there is none.")
+    reason: str | None = Field(description="Why there is none, or what was estimated.")
 
 
 class Usage(Answer):
