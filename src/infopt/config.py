@@ -20,6 +20,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Scheduling = Literal["continuous", "static", "static_padded"]
 Preemption = Literal["recompute", "swap"]
 CudaGraphs = Literal["auto", "off"]
+KVCacheDtype = Literal["auto", "int8", "int4", "int2", "fp8_e4m3", "fp8_e5m2"]
 BackendName = Literal["auto", "reference", "cpu", "triton", "flash-attn"]
 
 
@@ -47,8 +48,13 @@ class EngineConfig:
         max_num_batched_tokens: Most tokens in one step (prefill chunks and decodes together).
         max_model_len: Longest prompt + output; default is the model's own limit.
         block_size: Tokens per KV page.
-        num_kv_pages: Pages in the pool; default is what ``kv_cache_memory_gib`` holds.
+        num_kv_pages: Pages in the pool; default is what ``kv_cache_memory_gib`` holds. With
+            quantized pages both forms share the memory of so many full-precision ones.
         kv_cache_memory_gib: Memory for the pool when ``num_kv_pages`` is not given.
+        kv_cache_dtype: How old keys and values are kept: ``auto`` in the compute type, else
+            quantized (keys per channel, values per token).
+        kv_group_size: Tokens that share the scales of quantized keys.
+        kv_residual: Newest tokens that stay in the compute type.
         enable_prefix_caching: Share pages between requests with equal prefixes.
         preemption: What happens to a request that loses its pages: computed again or swapped out.
         swap_memory_gib: Host memory for swapped pages.
@@ -74,6 +80,9 @@ class EngineConfig:
     block_size: int = 16
     num_kv_pages: int | None = None
     kv_cache_memory_gib: float = 1.0
+    kv_cache_dtype: KVCacheDtype = "auto"
+    kv_group_size: int = 64
+    kv_residual: int = 128
     enable_prefix_caching: bool = True
     preemption: Preemption = "recompute"
     swap_memory_gib: float = 1.0
@@ -100,7 +109,7 @@ class EngineConfig:
                 )
         for name, choices in _CHOICES.items():
             _check_choice(name, getattr(self, name), get_args(choices))
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+        for name in _COUNTS:
             _check_int(name, getattr(self, name), minimum=1)
         for name in ("max_model_len", "num_kv_pages", "num_threads", "max_num_waiting"):
             if getattr(self, name) is not None:
@@ -163,6 +172,14 @@ _TEXTS = {
     "quantization": "Use 'none' for the float weights.",
 }
 
+_COUNTS = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "kv_group_size",
+    "kv_residual",
+)
+
 _MAPPINGS = {
     "calibration": "{'domain': 'docs', 'num_sequences': 16}",
     "speculative": "{'method': 'ngram', 'num_speculative_tokens': 5}",
@@ -175,6 +192,7 @@ _CHOICES: dict[str, Any] = {
     "cuda_graphs": CudaGraphs,
     "scheduling": Scheduling,
     "preemption": Preemption,
+    "kv_cache_dtype": KVCacheDtype,
 }
 
 

@@ -204,6 +204,7 @@ class LLM:
         """Return counters since the start, and what was derived from the config at load time."""
         engine = self.engine
         stats, pool, facts = engine.stats, engine.cache.pool, engine.describe()
+        old = engine.cache.quantized
         memory = ("weights_bytes", "kv_bytes_per_token", "kv_pool_bytes", "page_bytes")
         return {
             "requests": stats.num_requests,
@@ -216,12 +217,7 @@ class LLM:
             "prefix_hit_rate": stats.prefix_hit_rate,
             "steps": stats.num_steps,
             "preemptions": stats.num_preemptions,
-            "pages": {
-                "total": pool.num_pages,
-                "used": pool.num_used,
-                "cached": pool.num_cached,
-                "free": pool.num_free,
-            },
+            "pages": {**pool.describe(), "quantized": old and old.pool.describe()},
             "speculative": describe_speculation(self.config.speculative, engine.draft_stats),
             "memory": {key: facts[key] for key in memory},
             **{key: value for key, value in facts.items() if key not in memory},

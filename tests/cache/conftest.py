@@ -9,6 +9,8 @@ import pytest
 from infopt.cache.block_pool import NULL_PAGE
 from infopt.cache.groups import KVGroup, KVLayout
 from infopt.cache.manager import CacheManager, SequenceCache
+from infopt.cache.quantized_pages import QuantizedLayout, QuantizedPool, row_group_jobs
+from infopt.ops.kv_quantization import KVFormat
 
 
 def make_layout(*windows: int | None, block_size: int = 4) -> KVLayout:
@@ -28,7 +30,8 @@ class ShadowCache:
     """A cache manager with the contents of its pages beside it.
 
     A slot holds ``(group, all tokens up to its position)``: keys and values depend on the whole
-    prefix, so a page that is reused for anything else is found out.
+    prefix, so a page that is reused for anything else is found out. A quantized page holds
+    ``(group, all tokens up to its last row)``.
     """
 
     def __init__(
@@ -37,12 +40,20 @@ class ShadowCache:
         num_pages: int = 64,
         block_size: int = 4,
         enable_prefix_caching: bool = True,
+        kv_format: KVFormat | None = None,
+        num_quantized: int = 64,
     ) -> None:
         layout = make_layout(*(windows or (None,)), block_size=block_size)
+        self.old = QuantizedLayout(layout, kv_format) if kv_format else None
         self.manager = CacheManager(
-            layout, num_pages, {"model": "m"}, enable_prefix_caching=enable_prefix_caching
+            layout,
+            num_pages,
+            {"model": "m"},
+            enable_prefix_caching=enable_prefix_caching,
+            quantized=QuantizedPool(self.old, num_quantized) if self.old else None,
         )
         self.block_size = block_size
+        self.quantized: dict[int, object] = {}
         self.slots: dict[tuple[int, int], object] = {}
         self.host: dict[tuple[int, int], object] = {}
 
@@ -50,8 +61,17 @@ class ShadowCache:
     def pool(self):
         return self.manager.pool
 
-    def store(self, cache: SequenceCache, tokens: Sequence[int], num_tokens: int) -> bool:
-        """Allocate, write and commit the tokens up to ``num_tokens``; False if there is no room."""
+    def store(
+        self,
+        cache: SequenceCache,
+        tokens: Sequence[int],
+        num_tokens: int,
+        num_kept: int | None = None,
+    ) -> bool:
+        """Allocate, write and commit the tokens up to ``num_tokens``; False if there is no room.
+
+        Those behind ``num_kept`` were guesses that turned out wrong.
+        """
         start = cache.num_tokens
         if not self.manager.allocate(cache, num_tokens):
             return False
@@ -61,8 +81,26 @@ class ShadowCache:
                 assert page != NULL_PAGE, "a token is written to the null page"
                 assert self.pool.reference_count(page) == 1, "a shared page is written"
                 self.slots[page, position % self.block_size] = (group, (*tokens[: position + 1],))
-        self.manager.commit(cache, tokens, num_tokens)
+        self._quantize(cache, tokens)
+        self.manager.commit(cache, tokens, num_kept or num_tokens)
         return True
+
+    def _quantize(self, cache: SequenceCache, tokens: Sequence[int]) -> None:
+        """Do the jobs of a step: their rows must be there, and the page nobody else's."""
+        for group in range(len(cache.tables)) if self.old else ():
+            for job, index in zip(
+                row_group_jobs(self.old, cache, group),
+                range(cache.num_quantized[group], len(cache.quantized_tables[group])),
+                strict=True,
+            ):
+                size = self.old.format.group_size
+                for row in range(index * size, (index + 1) * size):
+                    page = job[1 + row % size // self.block_size]
+                    assert page != NULL_PAGE, "a row to quantize is gone"
+                    slot = self.slots[page, row % self.block_size]
+                    assert slot == (group, (*tokens[: row + 1],)), "a wrong row is quantized"
+                assert self.manager.quantized.pool.reference_count(job[0]) == 1
+                self.quantized[job[0]] = (group, (*tokens[: (index + 1) * size],))
 
     def run(self, tokens: Sequence[int], chunk: int = 1000) -> tuple[SequenceCache, int]:
         """Store a new sequence in chunks beside what is cached; return it and the tokens found."""
@@ -79,9 +117,21 @@ class ShadowCache:
         for group, table in enumerate(cache.tables):
             window = self.manager.layout.groups[group].window
             first = 0 if window is None else max(cache.num_tokens - window + 1, 0)
+            bound = self.old.num_readable(group, cache.num_tokens) if self.old else 0
             for position in range(first, cache.num_tokens):
+                if position < bound * self.block_size:
+                    self._check_quantized(cache, tokens, group, position)
+                    continue
                 slot = table[position // self.block_size], position % self.block_size
                 assert self.slots[slot] == (group, (*tokens[: position + 1],))
+
+    def _check_quantized(
+        self, cache: SequenceCache, tokens: Sequence[int], group: int, position: int
+    ) -> None:
+        size = self.old.format.group_size
+        index = position // size
+        page = cache.quantized_tables[group][index]
+        assert self.quantized[page] == (group, (*tokens[: (index + 1) * size],))
 
 
 @pytest.fixture

@@ -15,8 +15,11 @@ from hypothesis.stateful import (
 
 from infopt.cache.block_pool import NULL_PAGE
 from infopt.cache.manager import SequenceCache
+from infopt.cache.page_needs import need_to_restore, need_to_start
+from infopt.ops.kv_quantization import KVFormat
 
 PAGE = 4
+FORMATS = [None, KVFormat("int8", 8, 12), KVFormat("int4", 4, 8), KVFormat("int8", 16, 20)]
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -27,11 +30,19 @@ class CacheMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.live: list[tuple[SequenceCache, list[int]]] = []
-        self.swapped: list[tuple[SequenceCache, list[int], list[list[int]], dict, int]] = []
+        self.swapped: list[tuple[SequenceCache, list[int], list, list, tuple, int]] = []
 
-    @initialize(windows=st.sampled_from([(None,), (None, 6), (5, 9), (None, 1, 8)]))
-    def start(self, windows: tuple[int | None, ...]) -> None:
-        self.shadow = self.shadow_class(*windows, num_pages=24)
+    @initialize(
+        windows=st.sampled_from([(None,), (None, 6), (5, 9), (None, 1, 8), (None, 17), (16, 21)]),
+        kv_format=st.sampled_from(FORMATS),
+        num_quantized=st.integers(3, 12),
+    )
+    def start(
+        self, windows: tuple[int | None, ...], kv_format: KVFormat | None, num_quantized: int
+    ) -> None:
+        self.shadow = self.shadow_class(
+            *windows, num_pages=24, kv_format=kv_format, num_quantized=num_quantized
+        )
         self.manager = self.shadow.manager
 
     @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=24), chunk=st.integers(1, 24))
@@ -40,8 +51,7 @@ class CacheMachine(RuleBasedStateMachine):
         found = len(keys) * PAGE
         cache = self.manager.new_sequence()
         end = min(found + chunk, len(tokens))
-        new = self.manager.num_new_pages(cache, end) - len(keys) * len(cache.tables)
-        if new + self.manager.num_pages_to_adopt(keys) > self.shadow.pool.num_available:
+        if not self.manager.fits(need_to_start(self.manager, cache, keys, end)):
             return
         assert self.manager.adopt_prefix(cache, keys) == found
         self.shadow.check_visible(cache, tokens)
@@ -49,13 +59,15 @@ class CacheMachine(RuleBasedStateMachine):
         self.live.append((cache, tokens))
 
     @precondition(lambda self: self.live)
-    @rule(data=st.data(), count=st.integers(1, 9))
-    def grow(self, data: st.DataObject, count: int) -> None:
+    @rule(data=st.data(), count=st.integers(1, 9), num_rejected=st.integers(0, 3))
+    def grow(self, data: st.DataObject, count: int, num_rejected: int) -> None:
+        """Store tokens; some of them may turn out to be wrong guesses."""
         cache, tokens = data.draw(st.sampled_from(self.live))
         tokens.extend(index % 2 for index in range(count + cache.num_tokens - len(tokens)))
-        before = [list(table) for table in cache.tables]
-        if not self.shadow.store(cache, tokens, cache.num_tokens + count):
-            assert cache.tables == before
+        before = [[*map(list, cache.tables)], [*map(list, cache.quantized_tables)]]
+        kept = max(cache.num_tokens + count - num_rejected, cache.num_tokens + 1)
+        if not self.shadow.store(cache, tokens, cache.num_tokens + count, num_kept=kept):
+            assert [cache.tables, cache.quantized_tables] == before
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -69,18 +81,22 @@ class CacheMachine(RuleBasedStateMachine):
     def swap_out(self, data: st.DataObject) -> None:
         cache, tokens = self.live.pop(data.draw(st.integers(0, len(self.live) - 1)))
         hosts = [[-1 if page == NULL_PAGE else page for page in t] for t in cache.tables]
+        old = [[-1 if page == NULL_PAGE else page for page in t] for t in cache.written_tables]
         pages = {page for table in hosts for page in table}
         content = {slot: value for slot, value in self.shadow.slots.items() if slot[0] in pages}
+        contents = (content, dict(self.shadow.quantized))
         num_tokens = cache.num_tokens
         self.manager.free(cache)
-        self.swapped.append((cache, tokens, hosts, content, num_tokens))
+        self.swapped.append((cache, tokens, hosts, old, contents, num_tokens))
 
     @precondition(lambda self: self.swapped)
     @rule()
     def swap_in(self) -> None:
-        cache, tokens, hosts, content, num_tokens = self.swapped[0]
-        if sum(h >= 0 for table in hosts for h in table) > self.shadow.pool.num_available:
+        cache, tokens, hosts, old, (content, old_content), num_tokens = self.swapped[0]
+        if not self.manager.fits(need_to_restore(self.manager, hosts, old, num_tokens)):
             return
+        for host, page in self.manager.restore_quantized(cache, old):
+            self.shadow.quantized[page] = old_content[host]
         for host, page in self.manager.restore(cache, hosts, num_tokens):
             self.shadow.slots |= {(page, i): content.get((host, i)) for i in range(PAGE)}
         self.shadow.check_visible(cache, tokens)
@@ -106,6 +122,7 @@ class CacheMachine(RuleBasedStateMachine):
         if hasattr(self, "manager"):
             self.manager.check_integrity()
             assert self.shadow.pool.num_used == 0
+            assert not self.manager.quantized or self.manager.quantized.pool.num_used == 0
 
 
 def test_any_life_of_sequences_keeps_pages_and_contents_right(shadow_cache) -> None:

@@ -126,8 +126,8 @@ class Simulation:
         assert not self.drafter or not self.drafter.known, "something is remembered for ever"
         pool = self.cache.pool
         assert pool.num_free + pool.num_cached == pool.num_pages
-        assert len(set(self.scheduler._free_host_pages)) == self.num_swap_pages
-        assert len(self.scheduler._free_host_pages) == self.num_swap_pages
+        assert len(set(self.scheduler.host_pages.free)) == self.num_swap_pages
+        assert len(self.scheduler.host_pages.free) == self.num_swap_pages
 
     def check_outputs(self) -> None:
         """Assert that each sequence holds what it would hold alone."""

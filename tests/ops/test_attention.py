@@ -18,7 +18,7 @@ def assert_close(batch, bound, **options):
 
 def with_finite_pages(batch):
     """The reference multiplies masked rows by zero, so they must be finite."""
-    for pages in batch.pages:
+    for pages in batch.pages[:2]:
         pages.nan_to_num_(nan=0.0)
     return batch
 

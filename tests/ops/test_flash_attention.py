@@ -101,7 +101,7 @@ def attention(monkeypatch):
 @pytest.mark.parametrize("sequences", [SEQUENCES, SEQUENCES[:2], SEQUENCES[2:]])
 def test_calls_give_the_result_of_the_reference(attention, make_batch, window, softcap, sequences):
     batch = make_batch(sequences, block_size=256, window=window, dtype=torch.bfloat16)
-    for pages in batch.pages:
+    for pages in batch.pages[:2]:
         pages.nan_to_num_(0.0)  # the engine's pages are finite; the reference needs that
     out = batch.attend(attention, softcap=softcap)
     expected = batch.attend(paged_attention, softcap=softcap)

@@ -9,8 +9,14 @@
 #include "bind_sampling.h"
 #include "bind_stack.h"
 
+namespace py = pybind11;
+
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-  m.def("attention", &infopt::attention);
+  m.def("attention", &infopt::attention, py::arg("q"), py::arg("keys"), py::arg("values"),
+        py::arg("rows"), py::arg("block_tables"), py::arg("prefill_starts"),
+        py::arg("num_decodes"), py::arg("window"), py::arg("scale"), py::arg("softcap"),
+        py::arg("quantized") = py::none(), py::arg("quantized_tables") = py::none());
+  m.def("quantize_pages", &infopt::quantize_pages_op);
   m.def("add_rms_norm", &infopt::add_rms_norm_op);
   m.def("gated_activation", &infopt::gated_activation_op);
   m.def("rotary_and_write", &infopt::rotary_and_write_op);

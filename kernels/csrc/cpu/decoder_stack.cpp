@@ -77,12 +77,13 @@ class StackRun {
     multiply(layer.qkv, b_.normed, b_.qkv);
     rotate(layer);
     const StackGroup& group = a_.groups[layer.group];
+    if (group.num_jobs > 0) quantize(layer, group);
     AttentionArgs a = {};
     a.q = b_.q;
     a.keys = layer.keys;
     a.values = layer.values;
     a.out = b_.attended;
-    a.positions = a_.positions;
+    a.positions = group.rows != nullptr ? group.rows : a_.positions;
     a.block_tables = group.block_tables;
     a.prefill_starts = a_.prefill_starts;
     a.table_stride = group.table_stride;
@@ -97,8 +98,17 @@ class StackRun {
     a.scale = shape_.attention_scale;
     a.softcap = shape_.attention_softcap;
     a.num_threads = a_.num_threads;
+    a.quantized = layer.quantized;
+    a.quantized_tables = group.quantized_tables;
+    a.quantized_stride = group.quantized_stride;
+    a.quantized_width = group.quantized_width;
     paged_attention<T>(a);
     multiply(layer.output, b_.attended, b_.y);
+  }
+
+  void quantize(const StackLayer& layer, const StackGroup& group) const {
+    quantize_pages<T>({layer.keys, layer.values, layer.quantized, group.jobs, group.num_jobs,
+                       layer.num_kv_heads, layer.head_dim, layer.block_size, a_.num_threads});
   }
 
   void rotate(const StackLayer& layer) const {

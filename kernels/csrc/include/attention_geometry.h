@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "attention.h"
-#include "attention_tile.h"
+#include "attention_codes.h"
 
 namespace infopt {
 
@@ -45,6 +45,34 @@ class AttentionGeometry {
     const int64_t hi = std::min<int64_t>(kSplit, position + 1 - start);
     return {static_cast<int>(std::min<int64_t>(lo, kSplit)),
             static_cast<int>(std::max<int64_t>(hi, 0))};
+  }
+
+  bool has_quantized() const { return a_.quantized.data != nullptr && a_.quantized_width > 0; }
+
+  // Rows of the split below this one are read quantized by a query row.
+  int bound(const AttentionItem& item, int64_t row, int64_t split) const {
+    const int64_t size = a_.block_size, position = a_.positions[item.first_token + row / share_];
+    const int64_t end = position / size * size - a_.quantized.residual + 1;
+    const int64_t old = end > 0 ? end / size * size : 0;
+    return static_cast<int>(std::min<int64_t>(std::max<int64_t>(old - split * kSplit, 0), kSplit));
+  }
+
+  // Finds the quantized pages of a split.
+  SplitCodes locate_codes(const AttentionItem& item, int64_t split) const {
+    const QuantizedView& view = a_.quantized;
+    SplitCodes at = {view.kind, static_cast<int>(view.group), {}, {}};
+    const int32_t* table = a_.quantized_tables + item.sequence * a_.quantized_stride;
+    const auto head = [&](int64_t index) {
+      const int64_t page = index < a_.quantized_width ? table[index] : 0;
+      return quantized_head(view.data + page * view.page_stride + item.kv_head * view.head_stride,
+                            view.kind, view.group, a_.head_dim);
+    };
+    const int64_t count = kSplit / at.size;
+    for (int g = 0; g < count; ++g) {
+      at.groups[g] = head(split * count + g);
+      at.ahead[g] = head((split + 1) * count + g).keys;
+    }
+    return at;
   }
 
   // Finds the tokens `all` of a split. Where a page does not hold whole groups they are copied

@@ -13,7 +13,7 @@ namespace infopt {
 class TileItem {
  public:
   static bool pays(const AttentionArgs& args, int64_t rows) {
-    return rows >= kMinRows && args.head_dim % kTileDims == 0 && amx_permitted();
+    return args.quantized.data == nullptr && rows >= kMinRows && args.head_dim % kTileDims == 0 && amx_permitted();
   }
 
   TileItem(const AttentionArgs& args, const AttentionGeometry<bf16>& geometry,

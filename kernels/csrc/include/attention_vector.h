@@ -1,8 +1,7 @@
 // Attention of one work item with vector instructions, any type and head size.
 #pragma once
 
-#include "attention_geometry.h"
-#include "scratch.h"
+#include "attention_mixed.h"
 
 namespace infopt {
 
@@ -49,10 +48,17 @@ class VectorItem {
     }
     if (all.empty()) return;
     const SplitPointers<T> at = geometry_.locate(item_, split, all, keys_, values_);
+    // Later rows have higher bounds.
+    const bool is_mixed = geometry_.has_quantized() && geometry_.bound(item_, rows_ - 1, split) > 0;
+    const SplitCodes codes = is_mixed ? geometry_.locate_codes(item_, split) : SplitCodes{};
     for (int64_t row = 0; row < rows_;) {
       int64_t count = 0;
       while (count < kRows && row + count < rows_ && !ranges_[row + count].empty()) ++count;
-      if (count > 0) add_rows(row, static_cast<int>(count), at);
+      if (count > 0 && is_mixed) {
+        add_mixed_rows(row, static_cast<int>(count), split, at, codes);
+      } else if (count > 0) {
+        add_rows(row, static_cast<int>(count), at);
+      }
       row += std::max<int64_t>(count, 1);
     }
   }
@@ -81,6 +87,34 @@ class VectorItem {
         return add_rows<3>(row, at);
       default:
         return add_rows<4>(row, at);
+    }
+  }
+
+  void add_mixed_rows(int64_t row, int count, int64_t split, const SplitPointers<T>& at,
+                      const SplitCodes& codes) {
+    switch (count) {
+      case 1:
+        return add_mixed_rows<1>(row, split, at, codes);
+      case 2:
+        return add_mixed_rows<2>(row, split, at, codes);
+      case 3:
+        return add_mixed_rows<3>(row, split, at, codes);
+      default:
+        return add_mixed_rows<4>(row, split, at, codes);
+    }
+  }
+
+  template <int R>
+  void add_mixed_rows(int64_t row, int64_t split, const SplitPointers<T>& at,
+                      const SplitCodes& codes) {
+    const int64_t dim = a_.head_dim;
+    Partial parts[R];
+    int bounds[R];
+    for (int r = 0; r < R; ++r) bounds[r] = geometry_.bound(item_, row + r, split);
+    MixedSplit<T>(dim).template attend<R>(queries_ + row * dim, at, codes, ranges_ + row, bounds,
+                                          a_.scale, a_.softcap, scores_, parts, part_);
+    for (int r = 0; r < R; ++r) {
+      merge_split(states_[row + r], sums_ + (row + r) * dim, parts[r], part_ + r * dim, dim);
     }
   }
 

@@ -4,11 +4,15 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <optional>
+#include <tuple>
 #include <vector>
 
 #include "attention.h"
+#include "attention_tile.h"
 #include "checks.h"
 #include "fused.h"
+#include "kv_quantize.h"
 
 namespace infopt {
 
@@ -33,6 +37,72 @@ inline void check_table(const int32_t* table, int64_t first, int64_t last, int64
     TORCH_CHECK_INDEX(table[i] >= 0 && table[i] < num_pages, "block_tables holds page ", table[i],
                       " but there are ", num_pages);
   }
+}
+
+// Quantized pages of a layer as Python hands them over: bytes, kind, rows of a page, residual.
+using QuantizedPages = std::tuple<Tensor, int64_t, int64_t, int64_t>;
+
+inline QuantizedView quantized_view(const QuantizedPages& pages, const Tensor& keys) {
+  const auto& [data, kind, group, residual] = pages;
+  check_dtype(data, at::kByte, "quantized");
+  check_dim(data, 3, "quantized");
+  TORCH_CHECK_VALUE(kind >= 0 && kind < kCodeKinds, "there is no kind of code ", kind);
+  TORCH_CHECK_VALUE(group >= 16 && group <= kSplit && kSplit % group == 0,
+                    "a quantized page holds 16, 32, 64 or 128 rows, got ", group);
+  const int64_t size = keys.size(2);
+  TORCH_CHECK_VALUE(group % size == 0 && residual >= 0 && residual % size == 0, "group ", group,
+                    " and residual ", residual, " must be multiples of pages of ", size);
+  const auto code = static_cast<CodeKind>(kind);
+  check_shape(data, {data.size(0), keys.size(1), quantized_head_bytes(code, group, keys.size(3))},
+              "quantized");
+  TORCH_CHECK_VALUE(data.stride(2) == 1, "quantized must have contiguous heads, got strides ",
+                    data.strides());
+  return {data.const_data_ptr<uint8_t>(), data.stride(0), data.stride(1), code, group, residual};
+}
+
+// Pages of the rows that some query of a sequence reads quantized must exist.
+inline void check_quantized_tables(const Tensor& tables, int64_t num_seqs, int64_t num_pages) {
+  check_dtype(tables, at::kInt, "quantized tables");
+  check_rows(tables, "quantized tables");
+  TORCH_CHECK_VALUE(tables.size(0) >= num_seqs, "quantized tables have ", tables.size(0),
+                    " rows for ", num_seqs, " sequences");
+  for (int64_t i = 0; i < num_seqs; ++i) {
+    const int32_t* table = tables.const_data_ptr<int32_t>() + i * tables.stride(0);
+    check_table(table, 0, tables.size(1) - 1, tables.size(1), num_pages);
+  }
+}
+
+inline void check_jobs(const Tensor& jobs, int64_t width, int64_t num_quantized,
+                       int64_t num_pages) {
+  check_dtype(jobs, at::kLong, "jobs");
+  check_shape(jobs, {jobs.size(0), width}, "jobs");
+  check_contiguous(jobs, "jobs");
+  const int64_t* job = jobs.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < jobs.numel(); ++i) {
+    const int64_t end = i % width == 0 ? num_quantized : num_pages;
+    TORCH_CHECK_INDEX(job[i] >= 0 && job[i] < end, "jobs hold page ", job[i], " but there are ",
+                      end);
+  }
+}
+
+inline void quantize_pages_op(const Tensor& keys, const Tensor& values,
+                              const QuantizedPages& quantized, const Tensor& jobs) {
+  check_compute_dtype(keys, "keys");
+  QuantizePagesArgs a = {};
+  a.keys = view_of(keys, keys, "keys");
+  a.values = view_of(values, keys, "values");
+  check_same_pages(keys, values);
+  a.quantized = quantized_view(quantized, keys);
+  const Tensor& data = std::get<0>(quantized);
+  check_jobs(jobs, 1 + a.quantized.group / keys.size(2), data.size(0), keys.size(0));
+  a.jobs = jobs.const_data_ptr<int64_t>();
+  a.num_jobs = jobs.size(0);
+  a.num_kv_heads = keys.size(1);
+  a.head_dim = keys.size(3);
+  a.block_size = keys.size(2);
+  a.num_threads = at::get_num_threads();
+  const ReleaseGilFor release(a.num_jobs * a.quantized.group * a.num_kv_heads * a.head_dim);
+  for_dtype(keys.scalar_type(), [&](auto type) { quantize_pages<decltype(type)>(a); });
 }
 
 inline void check_tables(const AttentionArgs& a, int64_t num_tokens, int64_t num_pages) {
@@ -63,7 +133,9 @@ inline void check_tables(const AttentionArgs& a, int64_t num_tokens, int64_t num
 inline Tensor attention(const Tensor& q, const Tensor& keys, const Tensor& values,
                         const Tensor& positions, const Tensor& block_tables,
                         const std::vector<int64_t>& prefill_starts, int64_t num_decodes,
-                        int64_t window, double scale, double softcap) {
+                        int64_t window, double scale, double softcap,
+                        const std::optional<QuantizedPages>& quantized,
+                        const std::optional<Tensor>& quantized_tables) {
   check_compute_dtype(q, "q");
   check_dim(q, 3, "q");
   check_contiguous(q, "q");
@@ -102,6 +174,16 @@ inline Tensor attention(const Tensor& q, const Tensor& keys, const Tensor& value
   a.softcap = static_cast<float>(softcap);
   a.num_threads = at::get_num_threads();
   check_tables(a, q.size(0), keys.size(0));
+  TORCH_CHECK_VALUE(quantized.has_value() == quantized_tables.has_value(),
+                    "quantized pages and their tables come together");
+  if (quantized.has_value()) {
+    a.quantized = quantized_view(*quantized, keys);
+    check_quantized_tables(*quantized_tables, a.num_decodes + a.num_prefills,
+                           std::get<0>(*quantized).size(0));
+    a.quantized_tables = quantized_tables->const_data_ptr<int32_t>();
+    a.quantized_stride = quantized_tables->stride(0);
+    a.quantized_width = quantized_tables->size(1);
+  }
   Tensor out = at::empty({q.size(0), q.size(1) * q.size(2)}, q.options());
   a.out = out.data_ptr();
   const ReleaseGilFor release(q.numel() * 256);

@@ -19,7 +19,9 @@ namespace infopt {
 class DecoderStack {
  public:
   using Norms = std::vector<std::optional<Tensor>>;
-  using Group = std::tuple<Tensor, Tensor, int64_t>;  // block tables, slots, window
+  // Block tables, slots, window; rows, quantized tables and jobs, where there are some.
+  using Group = std::tuple<Tensor, Tensor, int64_t, std::optional<Tensor>, std::optional<Tensor>,
+                           std::optional<Tensor>>;
   using Rotation = std::pair<Tensor, Tensor>;         // cosines and sines of the batch
 
   DecoderStack(const Tensor& final_norm, double eps, double head_eps, double attention_scale,
@@ -39,13 +41,15 @@ class DecoderStack {
 
   // Norms: input, post_attention, pre_mlp, post_mlp, query, key; None where there is none.
   void add_layer(const Norms& norms, const std::vector<PackedProduct>& products,
-                 const Tensor& keys, const Tensor& values, int64_t group, int64_t rotation) {
+                 const Tensor& keys, const Tensor& values,
+                 const std::optional<QuantizedPages>& quantized, int64_t group, int64_t rotation) {
     TORCH_CHECK_VALUE(norms.size() == 6 && products.size() == 4,
                       "a layer has six norms and four products");
     check_same_pages(keys, values);
     StackLayer layer = {};
     layer.keys = view_of(keys, like_pages(keys), "keys");
     layer.values = view_of(values, like_pages(values), "values");
+    if (quantized.has_value()) layer.quantized = quantized_view(*quantized, keys);
     layer.num_kv_heads = keys.size(1);
     layer.block_size = keys.size(2);
     layer.head_dim = keys.size(3);
@@ -57,6 +61,7 @@ class DecoderStack {
     norms_.push_back(norms);
     products_.push_back(products);
     pages_.push_back({keys, values});
+    quantized_.push_back(quantized.has_value() ? std::get<0>(*quantized) : Tensor());
   }
 
   Tensor forward(const Tensor& x, const Tensor& positions, const std::vector<Group>& groups,
@@ -78,7 +83,7 @@ class DecoderStack {
     a.num_threads = at::get_num_threads();
     for (const Group& group : groups) a.groups.push_back(group_of(group, a));
     for (const Rotation& rotation : rotations) a.rotations.push_back(rotation_of(rotation, x));
-    check_layers(a);
+    check_layers(a, groups);
     Tensor hidden = at::empty(x.sizes(), x.options());
     a.hidden = hidden.data_ptr();
     const pybind11::gil_scoped_release release;
@@ -94,6 +99,7 @@ class DecoderStack {
   std::vector<Norms> norms_;  // these keep alive what the layers point to
   std::vector<std::vector<PackedProduct>> products_;
   std::vector<std::pair<Tensor, Tensor>> pages_;
+  std::vector<Tensor> quantized_;
   Scratch scratch_;
 
   const Tensor& like_pages(const Tensor& pages) const {
@@ -140,7 +146,7 @@ class DecoderStack {
   }
 
   static StackGroup group_of(const Group& group, const StackArgs& a) {
-    const auto& [tables, slots, window] = group;
+    const auto& [tables, slots, window, rows, quantized, jobs] = group;
     check_dtype(tables, at::kInt, "block_tables");
     check_rows(tables, "block_tables");
     TORCH_CHECK_VALUE(tables.size(0) >= a.num_decodes + a.num_prefills, "block_tables has ",
@@ -152,8 +158,29 @@ class DecoderStack {
     check_dtype(slots, at::kLong, "slots");
     check_shape(slots, {a.num_tokens}, "slots");
     check_contiguous(slots, "slots");
-    return {tables.const_data_ptr<int32_t>(), slots.const_data_ptr<int64_t>(), tables.stride(0),
-            tables.size(1), window};
+    StackGroup g = {};
+    g.block_tables = tables.const_data_ptr<int32_t>();
+    g.slots = slots.const_data_ptr<int64_t>();
+    g.table_stride = tables.stride(0);
+    g.table_width = tables.size(1);
+    g.window = window;
+    if (rows.has_value()) {
+      check_dtype(*rows, at::kLong, "rows");
+      check_shape(*rows, {a.num_tokens}, "rows");
+      check_contiguous(*rows, "rows");
+      g.rows = rows->const_data_ptr<int64_t>();
+    }
+    TORCH_CHECK_VALUE(quantized.has_value() == jobs.has_value(),
+                      "quantized tables and jobs come together");
+    if (quantized.has_value()) {
+      check_dim(*quantized, 2, "quantized tables");
+      g.quantized_tables = quantized->const_data_ptr<int32_t>();
+      g.quantized_stride = quantized->stride(0);
+      g.quantized_width = quantized->size(1);
+      g.jobs = jobs->const_data_ptr<int64_t>();
+      g.num_jobs = jobs->size(0);
+    }
+    return g;
   }
 
   static StackRotation rotation_of(const Rotation& rotation, const Tensor& x) {
@@ -164,7 +191,7 @@ class DecoderStack {
   }
 
   // Layers of a group share its tables, so each group is checked with the pages of one layer.
-  void check_layers(const StackArgs& a) const {
+  void check_layers(const StackArgs& a, const std::vector<Group>& groups) const {
     std::vector<bool> is_checked(a.groups.size(), false);
     for (size_t i = 0; i < layers_.size(); ++i) {
       const StackLayer& layer = layers_[i];
@@ -180,13 +207,25 @@ class DecoderStack {
       const int64_t num_pages = pages_[i].first.size(0);
       check_slot_range(a.groups[group].slots, a.num_tokens, num_pages * layer.block_size);
       check_group(a, a.groups[group], layer, num_pages);
+      check_quantized(a, groups[group], layer, quantized_[i], num_pages);
     }
+  }
+
+  static void check_quantized(const StackArgs& a, const Group& group, const StackLayer& layer,
+                              const Tensor& data, int64_t num_pages) {
+    const std::optional<Tensor>& tables = std::get<4>(group);
+    TORCH_CHECK_VALUE(tables.has_value() == (layer.quantized.data != nullptr),
+                      "layers with quantized pages need their tables, others have none");
+    if (!tables.has_value()) return;
+    check_quantized_tables(*tables, a.num_decodes + a.num_prefills, data.size(0));
+    check_jobs(*std::get<5>(group), 1 + layer.quantized.group / layer.block_size, data.size(0),
+               num_pages);
   }
 
   static void check_group(const StackArgs& a, const StackGroup& group, const StackLayer& layer,
                           int64_t num_pages) {
     AttentionArgs args = {};
-    args.positions = a.positions;
+    args.positions = group.rows != nullptr ? group.rows : a.positions;
     args.block_tables = group.block_tables;
     args.prefill_starts = a.prefill_starts;
     args.table_stride = group.table_stride;

@@ -7,6 +7,7 @@
 
 #include "attention.h"
 #include "fused.h"
+#include "kv_quantize.h"
 #include "product.h"
 #include "scratch.h"
 
@@ -27,6 +28,7 @@ struct StackLayer {
   Product down;
   PageView keys;
   PageView values;
+  QuantizedView quantized;  // without data where the layer has one form alone
   int64_t num_kv_heads;
   int64_t head_dim;
   int64_t block_size;
@@ -51,6 +53,12 @@ struct StackGroup {
   int64_t table_stride;
   int64_t table_width;
   int64_t window;
+  const int64_t* rows;              // of the tokens; null: their positions
+  const int32_t* quantized_tables;  // null: none
+  int64_t quantized_stride;
+  int64_t quantized_width;
+  const int64_t* jobs;  // row groups to quantize before anything is read
+  int64_t num_jobs;
 };
 
 struct StackRotation {

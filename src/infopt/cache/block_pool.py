@@ -103,6 +103,15 @@ class BlockPool:
         """Return how many sequences refer to a page."""
         return self._references.get(page, 0)
 
+    def describe(self) -> dict[str, int]:
+        """Return how many pages there are in each state."""
+        return {
+            "total": self.num_pages,
+            "used": self.num_used,
+            "cached": self.num_cached,
+            "free": self.num_free,
+        }
+
     def clear_cache(self) -> None:
         """Forget all prefixes; pages in use stay in use."""
         for page in list(self._key_of):
@@ -121,6 +130,17 @@ class BlockPool:
         assert cached <= set(self._key_of), "a cached page has no key"
         assert not free & set(self._key_of), "a free page has a key"
         assert {key: page for page, key in self._key_of.items()} == self._page_of, "keys differ"
+
+    def check_references(self, all_tables: list[list[list[int]]]) -> None:
+        """Assert the same, and that references are those of the block tables of sequences."""
+        self.check_integrity()
+        counts: dict[int, int] = {}
+        for page in (page for tables in all_tables for table in tables for page in table):
+            if page != NULL_PAGE:
+                counts[page] = counts.get(page, 0) + 1
+        assert len(counts) == self.num_used, "a referenced page is in no block table"
+        for page, count in counts.items():
+            assert self.reference_count(page) == count, f"page {page}: count differs"
 
     def _forget(self, page: int) -> None:
         del self._page_of[self._key_of.pop(page)]

@@ -1,34 +1,14 @@
-"""Block tables of sequences over the page pool, one per KV group."""
+"""Allocates the pages of sequences: block tables over the page pool, one per KV group."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from infopt.cache.block_pool import NULL_PAGE, BlockPool
 from infopt.cache.groups import KVLayout
-from infopt.cache.hashing import PageKey, chain_key, root_key
-
-
-@dataclass(slots=True, eq=False)
-class SequenceCache:
-    """Where the tokens of one sequence are kept.
-
-    Attributes:
-        tables: Per group, page ids by position // block_size; ``NULL_PAGE`` where the group has
-            let go of a page behind its window.
-        keys: Chained keys of the full pages so far.
-        num_tokens: Tokens whose keys and values are stored.
-    """
-
-    tables: list[list[int]]
-    keys: list[PageKey] = field(default_factory=list)
-    num_tokens: int = 0
-
-    @property
-    def num_pages(self) -> int:
-        """Pages referred to."""
-        return sum(page != NULL_PAGE for table in self.tables for page in table)
+from infopt.cache.hashing import KeyChain, PageKey, chain_key, root_key
+from infopt.cache.quantized_pages import PageNeed, QuantizedPool
+from infopt.cache.sequence_cache import SequenceCache
 
 
 class CacheManager:
@@ -39,6 +19,7 @@ class CacheManager:
         num_pages: Pages in the pool.
         identity: Everything that changes KV content (model, types); part of every key.
         enable_prefix_caching: Whether full pages become findable.
+        quantized: Pool of quantized pages; None keeps all rows in one form.
     """
 
     def __init__(
@@ -47,9 +28,10 @@ class CacheManager:
         num_pages: int,
         identity: Mapping[str, object],
         enable_prefix_caching: bool = True,
+        quantized: QuantizedPool | None = None,
     ) -> None:
         """Start with an empty pool."""
-        self.layout = layout
+        self.layout, self.quantized = layout, quantized
         self.pool = BlockPool(num_pages)
         self.enable_prefix_caching = enable_prefix_caching
         self._root = root_key({**identity, "block_size": layout.block_size})
@@ -57,26 +39,27 @@ class CacheManager:
 
     def new_sequence(self) -> SequenceCache:
         """Return an empty block table."""
-        return SequenceCache(tables=[[] for _ in self.layout.groups])
+        count = len(self.layout.groups)
+        cache = SequenceCache(tables=[[] for _ in range(count)])
+        if self.quantized is not None:
+            cache.quantized_tables = self.quantized.new_tables()
+            cache.num_quantized, cache.num_findable = [0] * count, [0] * count
+        return cache
 
     def match_prefix(self, tokens: Sequence[int]) -> list[PageKey]:
         """Return the keys of the longest cached prefix that leaves one token to compute.
 
         A full group needs every page of the prefix; a window group those that the next token sees.
+        Where old rows are quantized, each page is needed in the form in which that token reads it.
         """
         if not self.enable_prefix_caching:
             return []
-        keys: list[PageKey] = []
-        parent, size = self._root, self.layout.block_size
-        has_full_group = any(group.window is None for group in self.layout.groups)
-        for start in range(0, (len(tokens) - 1) // size * size, size):
-            parent = chain_key(parent, tokens[start : start + size])
-            if has_full_group and not self._in_all_full_groups(parent):
-                break
-            keys.append(parent)
-        while keys and not self._windows_hold(keys):
-            keys.pop()
-        return keys
+        chain, count = KeyChain(self._root, tokens, self.layout.block_size), 0
+        while count < chain.limit and self._is_findable(chain, count):
+            count += 1
+        while count and not self._holds(chain, count):
+            count -= 1
+        return chain.first(count)
 
     def adopt_prefix(self, cache: SequenceCache, keys: list[PageKey]) -> int:
         """Share the pages of a matched prefix with an empty sequence.
@@ -86,7 +69,7 @@ class CacheManager:
         """
         assert not cache.num_tokens and not cache.num_pages
         for index, table in enumerate(cache.tables):
-            first = self._first_visible_page(index, len(keys) * self.layout.block_size)
+            first = self._first_kept_page(index, len(keys) * self.layout.block_size)
             table.clear()
             for position, key in enumerate(keys):
                 page = self.pool.lookup((index, key)) if position >= first else NULL_PAGE
@@ -96,6 +79,8 @@ class CacheManager:
                 table.append(page)
         cache.keys = list(keys)
         cache.num_tokens = len(keys) * self.layout.block_size
+        if self.quantized is not None:
+            self.quantized.adopt(cache, keys, cache.num_tokens)
         self._track(cache)
         return cache.num_tokens
 
@@ -103,7 +88,7 @@ class CacheManager:
         """Return how many evictable pages a matched prefix takes out of the available ones."""
         count = 0
         for index in range(len(self.layout.groups)):
-            first = self._first_visible_page(index, len(keys) * self.layout.block_size)
+            first = self._first_kept_page(index, len(keys) * self.layout.block_size)
             for key in keys[first:]:
                 page = self.pool.lookup((index, key))
                 count += page is not None and self.pool.is_cached(page)
@@ -114,9 +99,23 @@ class CacheManager:
         needed = -(-num_tokens // self.layout.block_size)
         return sum(max(needed - len(table), 0) for table in cache.tables)
 
+    @property
+    def num_used_pages(self) -> PageNeed:
+        """Referenced pages of both forms."""
+        quantized = self.quantized.pool.num_used if self.quantized is not None else 0
+        return PageNeed(self.pool.num_used, quantized)
+
+    def fits(self, need: PageNeed) -> bool:
+        """Whether so many pages can be had."""
+        if self.quantized is not None and need.quantized > self.quantized.pool.num_available:
+            return False
+        return need.full <= self.pool.num_available
+
     def allocate(self, cache: SequenceCache, num_tokens: int) -> bool:
         """Make room for ``num_tokens`` tokens in all; False (and no change) if there is none."""
         if self.num_new_pages(cache, num_tokens) > self.pool.num_available:
+            return False
+        if self.quantized is not None and not self.quantized.allocate(cache, num_tokens):
             return False
         needed = -(-num_tokens // self.layout.block_size)
         for table in cache.tables:
@@ -128,7 +127,8 @@ class CacheManager:
         """Note that the first ``num_tokens`` of ``tokens`` are stored.
 
         Full pages become findable; pages behind a group's window go back to the pool, and so do
-        pages behind the last stored token (there are some where drafted tokens were rejected).
+        those that are read quantized from now on and pages behind the last stored token (there are
+        some where drafted tokens were rejected).
         """
         cache.num_tokens = num_tokens
         needed = -(-num_tokens // self.layout.block_size)
@@ -137,8 +137,10 @@ class CacheManager:
                 self.pool.release(table.pop())
         if self.enable_prefix_caching:
             self._register(cache, tokens)
+        if self.quantized is not None:
+            self.quantized.commit(cache, num_tokens, self.enable_prefix_caching)
         for index, table in enumerate(cache.tables):
-            for position in range(self._first_visible_page(index, num_tokens) - 1, -1, -1):
+            for position in range(self._first_kept_page(index, num_tokens) - 1, -1, -1):
                 if table[position] == NULL_PAGE:
                     break
                 self.pool.release(table[position])
@@ -155,6 +157,8 @@ class CacheManager:
                     self.pool.release(table[position])
         for table in cache.tables:
             table.clear()
+        if self.quantized is not None:
+            self.quantized.free(cache)
         cache.keys, cache.num_tokens = [], 0
         self._live.pop(cache, None)
 
@@ -183,9 +187,17 @@ class CacheManager:
         self._track(cache)
         return moves
 
+    def restore_quantized(
+        self, cache: SequenceCache, host_tables: list[list[int]]
+    ) -> list[tuple[int, int]]:
+        """Give it quantized pages again; see :meth:`restore`."""
+        return [] if self.quantized is None else self.quantized.restore(cache, host_tables)
+
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes."""
         self.pool.clear_cache()
+        if self.quantized is not None:
+            self.quantized.pool.clear_cache()
 
     def num_stored_tokens(self) -> int:
         """Return the tokens kept in referenced pages, per group on average.
@@ -200,15 +212,10 @@ class CacheManager:
         return total // len(self.layout.groups)
 
     def check_integrity(self) -> None:
-        """Assert the pool's invariants and that references are those of the block tables."""
-        self.pool.check_integrity()
-        counts: dict[int, int] = {}
-        for cache in self._live:
-            for page in (page for table in cache.tables for page in table if page != NULL_PAGE):
-                counts[page] = counts.get(page, 0) + 1
-        assert len(counts) == self.pool.num_used, "a referenced page is in no block table"
-        for page, count in counts.items():
-            assert self.pool.reference_count(page) == count, f"page {page}: count differs"
+        """Assert the pools' invariants and that references are those of the block tables."""
+        self.pool.check_references([cache.tables for cache in self._live])
+        if self.quantized is not None:
+            self.quantized.pool.check_references([c.quantized_tables for c in self._live])
 
     def _track(self, cache: SequenceCache) -> None:
         self._live[cache] = None
@@ -230,18 +237,37 @@ class CacheManager:
             return 0
         return max(num_tokens - window + 1, 0) // self.layout.block_size
 
-    def _in_all_full_groups(self, key: PageKey) -> bool:
+    def _first_kept_page(self, group: int, num_tokens: int) -> int:
+        """Return the first page that the token at position ``num_tokens`` reads in this form."""
+        first = self._first_visible_page(group, num_tokens)
+        if self.quantized is None:
+            return first
+        return max(first, self.quantized.layout.num_readable(group, num_tokens))
+
+    def _is_findable(self, chain: KeyChain, position: int) -> bool:
+        """Whether all full groups hold a page of a prefix in some form."""
         return all(
-            self.pool.lookup((index, key)) is not None
+            self.pool.lookup((index, chain[position])) is not None
+            or (self.quantized is not None and self.quantized.is_findable(chain, index, position))
             for index, group in enumerate(self.layout.groups)
             if group.window is None
         )
 
-    def _windows_hold(self, keys: list[PageKey]) -> bool:
+    def _holds(self, chain: KeyChain, count: int) -> bool:
+        """Whether what the token behind a prefix reads is there; full groups were looked through.
+
+        Args:
+            chain: Keys of the prompt.
+            count: Pages of the prefix.
+        """
+        num_tokens = count * self.layout.block_size
         for index, group in enumerate(self.layout.groups):
-            if group.window is None:
+            if group.window is None and self.quantized is None:
                 continue
-            first = self._first_visible_page(index, len(keys) * self.layout.block_size)
-            if any(self.pool.lookup((index, key)) is None for key in keys[first:]):
+            first = self._first_kept_page(index, num_tokens)
+            pages = range(count - 1, first - 1, -1)
+            if any(self.pool.lookup((index, chain[page])) is None for page in pages):
+                return False
+            if self.quantized is not None and not self.quantized.holds(chain, index, num_tokens):
                 return False
         return True

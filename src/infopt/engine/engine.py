@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from infopt.cache.manager import CacheManager
+from infopt.cache.quantized_pages import PageNeed
 from infopt.config import EngineConfig
 from infopt.engine.admission import RequestChecker
 from infopt.engine.clock import Clock
@@ -48,7 +49,7 @@ class EngineParts:
         runner: Runs the model.
         cache: Pages.
         checker: Limits that requests are checked against.
-        num_swap_pages: Host pages for swapping.
+        num_swap_pages: Host pages for swapping, of both forms.
         tokenizer: None works on token ids alone.
         description: Facts fixed at load time, reported by ``Engine.describe``.
         drafter: Guesses tokens; None decodes one at a time.
@@ -57,7 +58,7 @@ class EngineParts:
     runner: ModelRunner
     cache: CacheManager
     checker: RequestChecker
-    num_swap_pages: int
+    num_swap_pages: PageNeed
     tokenizer: Tokenizer | None
     description: dict[str, object]
     drafter: Drafter | None = None
@@ -76,7 +77,10 @@ class Engine:
         """Start idle."""
         self.config, self.clock, self.tokenizer = config, clock, parts.tokenizer
         self.runner, self.cache, self.checker = parts.runner, parts.cache, parts.checker
-        self.scheduler = Scheduler(config, parts.cache, parts.num_swap_pages, parts.drafter)
+        swap = parts.num_swap_pages
+        self.scheduler = Scheduler(
+            config, parts.cache, swap.full, parts.drafter, num_swap_quantized=swap.quantized
+        )
         self.reset_stats()
         self.step_log: list[StepStats] | None = None
         self.observers: list[StepObserver] = []
@@ -331,8 +335,7 @@ class Engine:
         """Compute a plan and take its results; return the requests that changed."""
         taken = self._taken = StepTokens.of(plan)
         self._note_started(plan)
-        self.runner.store.swap_out(plan.swap_out)
-        self.runner.store.swap_in(plan.swap_in)
+        self.runner.swap(plan)
         rows, wanted = wanted_rows(plan)
         ctx = self.runner.build(plan, rows)
         timer.scheduled()

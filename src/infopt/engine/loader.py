@@ -11,15 +11,17 @@ import torch
 
 from infopt.cache.groups import KVLayout, plan_layout
 from infopt.cache.manager import CacheManager
-from infopt.cache.pages import PageStore
+from infopt.cache.pages import PageStore, QuantizedStore
+from infopt.cache.quantized_pages import QuantizedLayout, QuantizedPool
 from infopt.config import EngineConfig
 from infopt.engine.admission import RequestChecker
 from infopt.engine.clock import Clock, MonotonicClock
 from infopt.engine.decode_graphs import CudaGraphs, DecodeGraphs, GraphLimits
 from infopt.engine.drafting import Drafter
 from infopt.engine.engine import Engine, EngineParts
+from infopt.engine.pool_plan import PoolPlan, PoolPlanner, kv_format, quantized_layout
 from infopt.engine.runner import ModelRunner
-from infopt.errors import CapacityError, ConfigError
+from infopt.errors import ConfigError
 from infopt.models.checkpoint import Checkpoint, open_checkpoint
 from infopt.models.decoder import Decoder
 from infopt.models.embedding import Embedding
@@ -58,7 +60,14 @@ def build_engine(
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     drafter = _drafter(config)
-    ops = resolve_ops(config.backend, device, dtype, block_size=config.block_size)
+    fmt = kv_format(config, 0 if drafter is None else drafter.max_tokens)
+    ops = resolve_ops(
+        config.backend,
+        device,
+        dtype,
+        block_size=config.block_size,
+        kv_cache_dtype=config.kv_cache_dtype,
+    )
     with _checkpoint(config) as checkpoint:
         max_model_len = _max_model_len(config, checkpoint)
         scheme = _scheme(config.quantization, checkpoint, ops, device, dtype)
@@ -76,26 +85,27 @@ def build_engine(
         tokenizer = None if config.skip_tokenizer_init else checkpoint.tokenizer()
         identity = checkpoint.identity
     layout = plan_layout(model.config, config.block_size, dtype.itemsize, max_model_len)
-    num_pages = _num_pages(config, layout, max_model_len)
-    num_swap = _num_swap_pages(config, layout, num_pages, max_model_len)
-    store = PageStore(layout, num_pages, num_swap, dtype, device)
-    pool_tokens = _pool_tokens(layout, num_pages, max_model_len, config.max_num_batched_tokens)
-    if pool_tokens < max_model_len:
+    old = quantized_layout(layout, fmt)
+    pools = PoolPlanner(config, layout, old, max_model_len).plan()
+    store = _store(layout, old, pools, dtype, device)
+    if pools.tokens < max_model_len:
         logger.warning(
             "the KV pool holds %d tokens of one sequence, fewer than max_model_len=%d",
-            pool_tokens,
+            pools.tokens,
             max_model_len,
         )
     cache = CacheManager(
         layout,
-        num_pages,
+        pools.pages.full,
         identity={
             "model": identity,
             "dtype": str(dtype),
             "backend": str(ops.describe()),
             "quantization": str(scheme.report.to_dict()),
+            "kv_format": str(old and old.format),
         },
         enable_prefix_caching=config.enable_prefix_caching,
+        quantized=None if old is None else QuantizedPool(old, pools.pages.quantized),
     )
     runner = ModelRunner(model, store, layout)
     _use_graphs(runner, config, max_model_len)
@@ -105,12 +115,12 @@ def build_engine(
         checker=RequestChecker(
             num_token_ids=model.config.num_real_tokens,
             max_model_len=max_model_len,
-            pool_tokens=pool_tokens,
+            pool_tokens=pools.tokens,
             eos_token_ids=model.config.eos_token_ids,
         ),
-        num_swap_pages=num_swap,
+        num_swap_pages=pools.swap,
         tokenizer=tokenizer,
-        description=_describe(model, layout, store, max_model_len, pool_tokens)
+        description=_describe(model, store, max_model_len, pools.tokens)
         | {"model_identity": identity, "quantization": scheme.report.to_dict()},
         drafter=drafter,
     )
@@ -123,6 +133,8 @@ def _use_graphs(runner: ModelRunner, config: EngineConfig, max_model_len: int) -
         runner.why_no_graphs = "cuda_graphs is off"
     elif runner.device.type != "cuda":
         runner.why_no_graphs = f"a {runner.device.type} has none"
+    elif config.kv_cache_dtype != "auto":
+        runner.why_no_graphs = "quantized KV pages are not captured"
     else:
         runner.graphs = DecodeGraphs(
             runner.compute,
@@ -162,6 +174,20 @@ def _drafter(config: EngineConfig) -> Drafter | None:
     return importlib.import_module("infopt.speculative").make_drafter(config.speculative)
 
 
+def _store(
+    layout: KVLayout,
+    old: QuantizedLayout | None,
+    pools: PoolPlan,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> PageStore:
+    """Allocate the pages of both forms."""
+    quantized = None
+    if old is not None:
+        quantized = QuantizedStore(old, pools.pages.quantized, pools.swap.quantized, device)
+    return PageStore(layout, pools.pages.full, pools.swap.full, dtype, device, quantized)
+
+
 def _device(config: EngineConfig) -> torch.device:
     has_cuda = torch.cuda.is_available()
     if config.device == "cuda" and not has_cuda:
@@ -196,51 +222,6 @@ def _max_model_len(config: EngineConfig, checkpoint: Checkpoint) -> int:
     return config.max_model_len
 
 
-def _num_pages(config: EngineConfig, layout: KVLayout, max_model_len: int) -> int:
-    """Return the size of the pool, never more than all sequences together could use."""
-    if config.num_kv_pages is not None:
-        num_pages = config.num_kv_pages
-    else:
-        fits = int(config.kv_cache_memory_gib * 2**30) // layout.page_bytes
-        longest = layout.max_pages(max_model_len, config.max_num_batched_tokens)
-        num_pages = min(fits, 2 * config.max_num_seqs * longest)
-    if num_pages < len(layout.groups):
-        raise CapacityError(
-            f"the KV pool has {num_pages} pages of {layout.page_bytes} bytes; one token needs "
-            f"{len(layout.groups)}.",
-            field="kv_cache_memory_gib",
-            value=config.kv_cache_memory_gib,
-            remedy="Raise kv_cache_memory_gib or num_kv_pages.",
-        )
-    return num_pages
-
-
-def _num_swap_pages(
-    config: EngineConfig, layout: KVLayout, num_pages: int, max_model_len: int
-) -> int:
-    """Return the host pages for swapping.
-
-    Nobody new is admitted while someone is swapped out, so at most ``max_num_seqs`` sequences are.
-    """
-    if config.preemption != "swap":
-        return 0
-    fits = int(config.swap_memory_gib * 2**30) // layout.page_bytes
-    longest = layout.max_pages(max_model_len, config.max_num_batched_tokens)
-    return min(fits, config.max_num_seqs * min(longest, num_pages))
-
-
-def _pool_tokens(layout: KVLayout, num_pages: int, max_model_len: int, max_chunk: int) -> int:
-    """Return the longest sequence the pool holds, at most ``max_model_len``."""
-    low, high = 0, max_model_len
-    while low < high:  # max_pages grows with the length
-        middle = (low + high + 1) // 2
-        if layout.max_pages(middle, max_chunk) <= num_pages:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
 def _kinds_of(linears: Sequence[Linear]) -> list[Linear]:
     """Return one product of each type and shape: equal ones run the same code."""
     kinds = {(type(x), x.in_features, x.out_features): x for x in reversed(linears)}
@@ -248,7 +229,7 @@ def _kinds_of(linears: Sequence[Linear]) -> list[Linear]:
 
 
 def _describe(
-    model: Decoder, layout: KVLayout, store: PageStore, max_model_len: int, pool_tokens: int
+    model: Decoder, store: PageStore, max_model_len: int, pool_tokens: int
 ) -> dict[str, object]:
     invariant: bool | None = None
     violation = None
@@ -266,11 +247,36 @@ def _describe(
         "batch_invariance_violation": violation,
         "max_model_len": max_model_len,
         "pool_tokens": pool_tokens,
-        "num_kv_pages": store.buffer.shape[0] - 1,
+        **_describe_pages(store),
+        "weights_bytes": model.weight_bytes,
+        "bytes_per_weight": model.bytes_per_weight,
+    }
+
+
+def _describe_pages(store: PageStore) -> dict[str, object]:
+    """Return pages and bytes of both forms; a token costs what it costs once it is old."""
+    layout, old = store.layout, store.quantized
+    described: dict[str, object] = {
+        "num_kv_pages": store.num_pages,
         "num_kv_groups": len(layout.groups),
         "page_bytes": layout.page_bytes,
         "kv_pool_bytes": store.num_bytes,
         "kv_bytes_per_token": layout.bytes_per_token,
-        "weights_bytes": model.weight_bytes,
-        "bytes_per_weight": model.bytes_per_weight,
+        "kv_cache": {"dtype": "auto"},
+    }
+    if old is None:
+        return described
+    return described | {
+        "kv_pool_bytes": store.num_bytes + old.num_bytes,
+        "kv_bytes_per_token": old.layout.bytes_per_token,
+        "kv_cache": {
+            "dtype": old.layout.format.dtype,
+            "group_size": old.layout.format.group_size,
+            "residual": old.layout.format.residual,
+            "num_quantized_groups": old.layout.num_groups,
+            "num_quantized_pages": old.num_pages,
+            "quantized_page_bytes": old.layout.page_bytes,
+            "bytes_per_new_token": layout.bytes_per_token,
+            "bytes_per_old_token": old.layout.bytes_per_token,
+        },
     }

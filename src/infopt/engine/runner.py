@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -12,10 +12,12 @@ import torch
 
 from infopt.cache.groups import KVLayout
 from infopt.cache.pages import PageStore
+from infopt.cache.quantized_pages import row_group_jobs
 from infopt.engine.decode_graphs import DecodeGraphs
 from infopt.engine.scheduler import ScheduledSequence, StepPlan
 from infopt.models.decoder import Decoder
 from infopt.ops import ForwardContext, GroupContext, OpSet
+from infopt.ops.context import QuantizedTables
 
 LOGIT_BLOCK_ROWS = 128
 """Rows of logits held at once: a 262k vocabulary takes 134 MB for 128 rows."""
@@ -45,6 +47,14 @@ class ModelRunner:
     def device(self) -> torch.device:
         """Where the model runs."""
         return self.model.device
+
+    def swap(self, plan: StepPlan) -> None:
+        """Make the copies of a plan: out to the host first, then back."""
+        self.store.swap_out(plan.swap_out)
+        self.store.swap_in(plan.swap_in)
+        if self.store.quantized is not None:
+            self.store.quantized.swap_out(plan.swap_out_quantized)
+            self.store.quantized.swap_in(plan.swap_in_quantized)
 
     def build(self, plan: StepPlan, rows: list[int]) -> ForwardContext:
         """Lay the planned tokens out as one flat batch, on the host.
@@ -116,26 +126,36 @@ class ModelRunner:
     def _group(self, index: int, items: list[ScheduledSequence], num_padding: int) -> GroupContext:
         size, group = self.layout.block_size, self.layout.groups[index]
         tables = [item.sequence.cache.tables[index] for item in items]
-        width = max((len(table) for table in tables), default=1)
-        block_tables = torch.zeros((num_padding + len(items), width), dtype=torch.int32)
-        for row, table in enumerate(tables, start=num_padding):
-            block_tables[row, : len(table)] = torch.tensor(table, dtype=torch.int32)
+        block_tables = _block_tables(tables, num_padding)
         slots = [0] * num_padding
         for item, table in zip(items, tables, strict=True):
             slots.extend(
                 table[position // size] * size + position % size for position in _positions_of(item)
             )
-        return GroupContext(block_tables, _tensor(slots), group.window)
+        old = self._quantized(index, items, num_padding)
+        return GroupContext(block_tables, _tensor(slots), group.window, quantized=old)
+
+    def _quantized(
+        self, index: int, items: list[ScheduledSequence], num_padding: int
+    ) -> QuantizedTables | None:
+        """Return the quantized tables of a group, and what the step quantizes itself."""
+        store = self.store.quantized
+        if store is None or not store.layout.is_quantized(index):
+            return None
+        caches = [item.sequence.cache for item in items]
+        tables = [cache.quantized_tables[index] for cache in caches]
+        jobs = [job for cache in caches for job in row_group_jobs(store.layout, cache, index)]
+        width = 1 + store.layout.pages_per_group
+        return QuantizedTables(
+            _block_tables(tables, num_padding), _tensor(jobs).view(len(jobs), width)
+        )
 
 
 def _to_device(ctx: ForwardContext, device: torch.device) -> ForwardContext:
     """Return a batch on a device; the batch itself if it is there."""
     if ctx.input_ids.device == device:
         return ctx
-    groups = [
-        GroupContext(group.block_tables.to(device), group.slots.to(device), group.window)
-        for group in ctx.groups
-    ]
+    groups = [_group_to_device(group, device) for group in ctx.groups]
     return replace(
         ctx,
         input_ids=ctx.input_ids.to(device),
@@ -145,7 +165,27 @@ def _to_device(ctx: ForwardContext, device: torch.device) -> ForwardContext:
     )
 
 
-def _tensor(values: list[int]) -> torch.Tensor:
+def _group_to_device(group: GroupContext, device: torch.device) -> GroupContext:
+    old = group.quantized
+    return replace(
+        group,
+        block_tables=group.block_tables.to(device),
+        slots=group.slots.to(device),
+        rows=None if group.rows is None else group.rows.to(device),
+        quantized=old and QuantizedTables(old.block_tables.to(device), old.jobs.to(device)),
+    )
+
+
+def _block_tables(tables: list[list[int]], num_padding: int) -> torch.Tensor:
+    """Return tables as int32 rows, behind rows of null pages for padding."""
+    width = max((len(table) for table in tables), default=1)
+    block_tables = torch.zeros((num_padding + len(tables), width), dtype=torch.int32)
+    for row, table in enumerate(tables, start=num_padding):
+        block_tables[row, : len(table)] = torch.tensor(table, dtype=torch.int32)
+    return block_tables
+
+
+def _tensor(values: Sequence[int] | Sequence[Sequence[int]]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int64)
 
 

@@ -19,11 +19,13 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from infopt.cache.block_pool import NULL_PAGE
 from infopt.cache.manager import CacheManager
+from infopt.cache.page_needs import Growth, need_to_grow, need_to_restore, need_to_start
+from infopt.cache.quantized_pages import PageNeed
 from infopt.config import EngineConfig
 from infopt.engine.drafting import Drafter, add_drafts, propose_drafts
 from infopt.engine.sequence import Sequence, SequenceStatus
+from infopt.engine.swapping import HostPages
 
 RESUME_TOKENS = 256
 """Growth that must be possible for all running sequences before a preempted one returns."""
@@ -70,6 +72,8 @@ class StepPlan:
         preempted: Sequences that lost their pages.
         swap_out: ``(page, host page)`` copies.
         swap_in: ``(host page, page)`` copies.
+        swap_out_quantized: Copies of quantized pages.
+        swap_in_quantized: Copies of quantized pages.
         num_padding_tokens: Tokens computed for nothing (``static_padded``).
     """
 
@@ -77,6 +81,8 @@ class StepPlan:
     preempted: list[Sequence] = field(default_factory=list)
     swap_out: list[tuple[int, int]] = field(default_factory=list)
     swap_in: list[tuple[int, int]] = field(default_factory=list)
+    swap_out_quantized: list[tuple[int, int]] = field(default_factory=list)
+    swap_in_quantized: list[tuple[int, int]] = field(default_factory=list)
     num_padding_tokens: int = 0
 
     @property
@@ -93,6 +99,7 @@ class Scheduler:
         cache: Pages.
         num_swap_pages: Host pages for ``preemption="swap"``.
         drafter: Guesses tokens; None never does.
+        num_swap_quantized: Host pages for quantized pages.
     """
 
     def __init__(
@@ -101,13 +108,14 @@ class Scheduler:
         cache: CacheManager,
         num_swap_pages: int = 0,
         drafter: Drafter | None = None,
+        num_swap_quantized: int = 0,
     ) -> None:
         """Start with empty queues."""
         self.config, self.cache, self.drafter = config, cache, drafter
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self._num_host_pages = num_swap_pages
-        self._free_host_pages = deque(range(num_swap_pages))
+        self.host_pages = HostPages(num_swap_pages)
+        self.host_quantized = HostPages(num_swap_quantized)
         self._batch: list[Sequence] = []
         self.num_swap_fallbacks = 0
         """Preemptions that recomputed because host memory for swapping was full."""
@@ -175,12 +183,12 @@ class Scheduler:
         assert all(s.status is SequenceStatus.RUNNING for s in self.running)
         assert all(s.status is SequenceStatus.WAITING for s in self.waiting)
         assert all(s.cache.num_pages == 0 for s in self.waiting)
+        assert all(s.cache.num_quantized_pages == 0 for s in self.waiting)
         assert all(s.host_pages is not None or not s.cache.num_tokens for s in self.waiting)
-        hosts = [host for s in self.waiting for host in _host_pages(s)]
-        assert len(set(hosts)) == len(hosts), "a host page is shared"
-        assert len(self._free_host_pages) + len(hosts) == self._num_host_pages, "one is lost"
+        self.host_pages.check_integrity([s.host_pages for s in self.waiting])
+        self.host_quantized.check_integrity([s.host_quantized for s in self.waiting])
         if not self.has_unfinished:
-            assert self.cache.pool.num_used == 0, "pages are referenced but nothing is running"
+            assert self.cache.num_used_pages == PageNeed(), "pages are used but nothing is running"
 
     # ---------------------------------------------------------------- running sequences
 
@@ -267,13 +275,9 @@ class Scheduler:
         )
         num_found = len(keys) * self.cache.layout.block_size
         num_tokens = min(len(sequence.token_ids) - num_found, budget)
-        needed = (
-            self.cache.num_pages_to_adopt(keys)
-            + self.cache.num_new_pages(sequence.cache, num_found + num_tokens)
-            - len(keys) * len(self.cache.layout.groups)
-        )
-        num_left = len(sequence.token_ids) - num_found - num_tokens
-        if needed + self._headroom(sequence, num_left) > self.cache.pool.num_available:
+        needed = need_to_start(self.cache, sequence.cache, keys, num_found + num_tokens)
+        num_stored = num_found + num_tokens
+        if not self.cache.fits(needed + self._headroom(sequence, num_stored)):
             return None
         if keys:
             self.cache.adopt_prefix(sequence.cache, keys)
@@ -292,56 +296,54 @@ class Scheduler:
             entry is None for entry in sequence.prompt_logprobs[1:]
         )
 
-    def _headroom(self, sequence: Sequence, num_left: int) -> int:
+    def _headroom(self, sequence: Sequence, num_stored: int) -> PageNeed:
         """Return the pages that must stay available beside a newly admitted sequence.
 
         Args:
             sequence: The one to admit.
-            num_left: Tokens it must still compute after its first chunk.
+            num_stored: Tokens it holds after its first chunk.
         """
         if not self.running:
-            return 0
-        num_groups = len(self.cache.layout.groups)
-        if not sequence.was_preempted:
-            return len(self.running) * num_groups  # everyone can cross one page border
-        pending = [(other, other.num_pending) for other in self.running]
-        growths = (
-            num_pending + min(other.num_remaining_tokens, RESUME_TOKENS)
-            for other, num_pending in (*pending, (sequence, num_left))
+            return PageNeed()
+        held = [(other, other.cache.num_tokens) for other in self.running]
+        if not sequence.was_preempted:  # everyone can cross one page border
+            return need_to_grow(self.cache, (Growth(stored, 1) for _, stored in held))
+        return need_to_grow(
+            self.cache,
+            (
+                Growth(
+                    stored,
+                    len(other.token_ids) - stored,
+                    min(other.num_remaining_tokens, RESUME_TOKENS),
+                )
+                for other, stored in (*held, (sequence, num_stored))
+            ),
         )
-        size = self.cache.layout.block_size
-        return sum(-(-growth // size) for growth in growths) * num_groups
 
     # ---------------------------------------------------------------- swapping
 
     def _swap_out(self, victim: Sequence, plan: StepPlan) -> bool:
         """Plan the copies of a victim's pages to the host; False if there is no room."""
-        if victim.cache.num_pages > len(self._free_host_pages) or not victim.cache.num_tokens:
+        cache = victim.cache
+        if cache.num_pages > len(self.host_pages.free) or not cache.num_tokens:
             return False
-        victim.host_pages = []
-        for table in victim.cache.tables:
-            hosts = []
-            for page in table:
-                host = NULL_PAGE - 1 if page == NULL_PAGE else self._free_host_pages.popleft()
-                hosts.append(host)
-                if page != NULL_PAGE:
-                    plan.swap_out.append((page, host))
-            victim.host_pages.append(hosts)
+        if cache.num_quantized_pages > len(self.host_quantized.free):
+            return False
+        written, moves = cache.written_tables, plan.swap_out_quantized
+        victim.host_pages = self.host_pages.take(cache.tables, plan.swap_out)
+        victim.host_quantized = self.host_quantized.take(written, moves)
         return True
 
     def _swap_in(self, sequence: Sequence, plan: StepPlan, budget: int) -> int | None:
-        assert sequence.host_pages is not None
+        assert sequence.host_pages is not None and sequence.host_quantized is not None
         cache, computed = sequence.cache, sequence.cache.num_tokens
         num_tokens = min(len(sequence.token_ids) - computed, budget)
-        stored = len(_host_pages(sequence))
-        size = self.cache.layout.block_size
-        total = -(-(computed + num_tokens) // size)
-        grown = sum(max(total - len(hosts), 0) for hosts in sequence.host_pages)
-        num_left = len(sequence.token_ids) - computed - num_tokens
-        if stored + grown + self._headroom(sequence, num_left) > self.cache.pool.num_available:
+        hosts, stored = (sequence.host_pages, sequence.host_quantized), computed + num_tokens
+        needed = need_to_restore(self.cache, *hosts, stored)
+        if not self.cache.fits(needed + self._headroom(sequence, stored)):
             return None
-        moves = self.cache.restore(cache, sequence.host_pages, computed)
-        plan.swap_in.extend(moves)
+        plan.swap_in.extend(self.cache.restore(cache, hosts[0], computed))
+        plan.swap_in_quantized.extend(self.cache.restore_quantized(cache, hosts[1]))
         self._release_host_pages(sequence)
         allocated = self.cache.allocate(cache, computed + num_tokens)
         assert allocated, "admission counted too few pages"
@@ -349,8 +351,9 @@ class Scheduler:
         return num_tokens
 
     def _release_host_pages(self, sequence: Sequence) -> None:
-        self._free_host_pages.extend(_host_pages(sequence))
-        sequence.host_pages = None
+        self.host_pages.give_back(sequence.host_pages)
+        self.host_quantized.give_back(sequence.host_quantized)
+        sequence.host_pages = sequence.host_quantized = None
 
     # ---------------------------------------------------------------- classic padding
 
@@ -375,7 +378,3 @@ class Scheduler:
     @property
     def _num_finished_rows(self) -> int:
         return sum(s.is_finished for s in self._batch)
-
-
-def _host_pages(sequence: Sequence) -> list[int]:
-    return [host for hosts in sequence.host_pages or [] for host in hosts if host >= 0]

@@ -35,6 +35,7 @@ class Sequence:
         cache: Block tables; ``cache.num_tokens`` tokens have keys and values.
         num_cached_tokens: Prompt tokens found in the prefix cache at the first admission.
         host_pages: Per group, host pages of a swapped-out sequence.
+        host_quantized: The same for its quantized pages.
         waits_for: Sequence whose prompt must be computed first (completions of one prompt share
             its pages through the prefix cache).
         output_counts: Occurrences of each output token, for the penalties.
@@ -58,6 +59,7 @@ class Sequence:
     was_admitted: bool = False
     was_preempted: bool = False
     host_pages: list[list[int]] | None = None
+    host_quantized: list[list[int]] | None = None
     waits_for: Sequence | None = None
     output_counts: dict[int, int] = field(default_factory=dict)
     logprobs: list[PositionLogprobs] | None = None

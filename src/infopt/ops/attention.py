@@ -8,14 +8,20 @@ row and for a row of a prefill chunk:
 
 A tile in which a row sees nothing changes neither ``m`` nor ``l`` nor ``o`` by a bit, so sequences
 of different lengths can share tensors: the bits of a row depend on that row's own keys alone.
+
+Where old rows are quantized (:mod:`infopt.ops.kv_quantization`), each query reads a row in the form
+that the distance to its own row says, so a tile may hold both.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 
 from infopt.ops import cpu, gpu
+from infopt.ops.attention_tiles import Tile, tiles_of
 from infopt.ops.context import ForwardContext, GroupContext, KVPages
 from infopt.ops.dispatch import Implementation
 
@@ -51,39 +57,45 @@ def paged_attention(
     """
     out = torch.empty_like(q)
     starts, num_decodes = ctx.query_starts, ctx.num_decodes
+    rows, lens = group.rows_of(ctx), group.row_lens_of(ctx)
     if num_decodes:
         out[:num_decodes] = _attend(
             q[:num_decodes].unsqueeze(1),
-            ctx.positions[:num_decodes].unsqueeze(1),
+            rows[:num_decodes].unsqueeze(1),
             pages,
-            group.block_tables[:num_decodes],
-            max(ctx.context_lens[:num_decodes]),
-            group.window,
+            _part(group, slice(num_decodes)),
+            max(lens[:num_decodes]),
             scale,
             softcap,
         ).squeeze(1)
     for i in range(num_decodes, ctx.num_seqs):
-        rows = slice(starts[i], starts[i + 1])
-        out[rows] = _attend(
-            q[rows].unsqueeze(0),
-            ctx.positions[rows].unsqueeze(0),
+        tokens = slice(starts[i], starts[i + 1])
+        out[tokens] = _attend(
+            q[tokens].unsqueeze(0),
+            rows[tokens].unsqueeze(0),
             pages,
-            group.block_tables[i : i + 1],
-            ctx.context_lens[i],
-            group.window,
+            _part(group, slice(i, i + 1)),
+            lens[i],
             scale,
             softcap,
         ).squeeze(0)
     return out.flatten(1)
 
 
+def _part(group: GroupContext, sequences: slice) -> GroupContext:
+    """Return the tables of some sequences."""
+    old = group.quantized
+    if old is not None:
+        old = replace(old, block_tables=old.block_tables[sequences])
+    return replace(group, block_tables=group.block_tables[sequences], quantized=old)
+
+
 def _attend(
     q: torch.Tensor,
-    positions: torch.Tensor,
+    rows: torch.Tensor,
     pages: KVPages,
-    block_tables: torch.Tensor,
-    context_len: int,
-    window: int | None,
+    group: GroupContext,
+    num_rows: int,
     scale: float,
     softcap: float | None,
 ) -> torch.Tensor:
@@ -91,11 +103,10 @@ def _attend(
 
     Args:
         q: ``(num_seqs, num_queries, num_heads, head_dim)``.
-        positions: int64 ``(num_seqs, num_queries)``.
+        rows: int64 ``(num_seqs, num_queries)``: row of each query in the KV group.
         pages: Keys and values of the layer.
-        block_tables: int32 ``(num_seqs, >= pages of context_len)``.
-        context_len: Longest context among the sequences.
-        window: Keys a query sees, itself included.
+        group: Tables of these sequences.
+        num_rows: Rows of the longest of them.
         scale: Factor on the scores.
         softcap: Soft cap on the scores.
 
@@ -104,61 +115,47 @@ def _attend(
     """
     num_seqs, num_queries, num_heads, head_dim = q.shape
     num_kv_heads, block_size = pages.keys.shape[1:3]
-    queries, position = _group_queries(q, positions, num_kv_heads)
+    window = group.window
+    queries, row = _group_queries(q, rows, num_kv_heads)
     pages_per_tile = -(-TILE // block_size)
-    num_pages = -(-context_len // block_size)
-    first = 0 if window is None else max(int(positions.min()) - window + 1, 0) // block_size
-    first -= first % pages_per_tile  # tiles start at fixed positions
+    num_pages = -(-num_rows // block_size)
+    first = 0 if window is None else max(int(rows.min()) - window + 1, 0) // block_size
+    first -= first % pages_per_tile  # tiles start at fixed rows
+    tiles = tiles_of(pages, group.block_tables, group.quantized, row)
     state = _OnlineSoftmax(queries)
     for page in range(first, num_pages, pages_per_tile):
-        table = _tile_table(block_tables, page, page + pages_per_tile)
-        keys, values = _gather(pages.keys, table), _gather(pages.values, table)
-        scores = torch.matmul(queries, keys.transpose(-1, -2)).float().mul_(scale)
+        tile = tiles.read(page, page + pages_per_tile)
+        scores = tile.scores(queries).mul_(scale)
         if softcap is not None:
             scores = torch.tanh(scores.div_(softcap)).mul_(softcap)
         start = page * block_size
-        index = torch.arange(start, start + keys.shape[-2], device=q.device)
-        hidden = index > position
+        index = torch.arange(start, start + scores.shape[-1], device=q.device)
+        hidden = index > row
         if window is not None:
-            hidden |= index <= position - window
-        state.update(scores.masked_fill_(hidden, float("-inf")), values)
-    rows = state.result()[:, :, : num_queries * (num_heads // num_kv_heads)]
-    rows = rows.reshape(num_seqs, num_kv_heads, num_queries, -1, head_dim)
-    return rows.permute(0, 2, 1, 3, 4).reshape(q.shape).to(q.dtype)
+            hidden |= index <= row - window
+        state.update(scores.masked_fill_(hidden, float("-inf")), tile)
+    out = state.result()[:, :, : num_queries * (num_heads // num_kv_heads)]
+    out = out.reshape(num_seqs, num_kv_heads, num_queries, -1, head_dim)
+    return out.permute(0, 2, 1, 3, 4).reshape(q.shape).to(q.dtype)
 
 
 def _group_queries(
-    q: torch.Tensor, positions: torch.Tensor, num_kv_heads: int
+    q: torch.Tensor, rows: torch.Tensor, num_kv_heads: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Lay the query heads that share a key head out as rows, padded to ROW_MULTIPLE.
 
     Returns:
-        Queries ``(num_seqs, num_kv_heads, rows, head_dim)`` and the position of each row
-        ``(num_seqs, 1, rows, 1)``; padded rows repeat position 0 and are dropped later.
+        Queries ``(num_seqs, num_kv_heads, rows, head_dim)`` and the row of each in the KV group
+        ``(num_seqs, 1, rows, 1)``; padding repeats row 0 and is dropped later.
     """
     num_seqs, num_queries, num_heads, head_dim = q.shape
     share = num_heads // num_kv_heads
-    rows = q.view(num_seqs, num_queries, num_kv_heads, share, head_dim).transpose(1, 2)
-    rows = rows.reshape(num_seqs, num_kv_heads, num_queries * share, head_dim)
-    position = positions.repeat_interleave(share, dim=1)
-    padding = -rows.shape[2] % ROW_MULTIPLE
-    rows = F.pad(rows, (0, 0, 0, padding))
-    return rows, F.pad(position, (0, padding)).view(num_seqs, 1, -1, 1)
-
-
-def _tile_table(block_tables: torch.Tensor, start: int, end: int) -> torch.Tensor:
-    """Return columns ``start .. end`` of the table, null pages where it is shorter."""
-    table = block_tables[:, start:end]
-    return F.pad(table, (0, end - start - table.shape[1]))
-
-
-def _gather(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Return ``(num_seqs, num_kv_heads, tile, head_dim)`` of the pages in a table."""
-    num_seqs, num_pages = table.shape
-    _, num_kv_heads, block_size, head_dim = pages.shape
-    tile = pages.index_select(0, table.reshape(-1))
-    tile = tile.view(num_seqs, num_pages, num_kv_heads, block_size, head_dim)
-    return tile.transpose(1, 2).reshape(num_seqs, num_kv_heads, num_pages * block_size, head_dim)
+    queries = q.view(num_seqs, num_queries, num_kv_heads, share, head_dim).transpose(1, 2)
+    queries = queries.reshape(num_seqs, num_kv_heads, num_queries * share, head_dim)
+    row = rows.repeat_interleave(share, dim=1)
+    padding = -queries.shape[2] % ROW_MULTIPLE
+    queries = F.pad(queries, (0, 0, 0, padding))
+    return queries, F.pad(row, (0, padding)).view(num_seqs, 1, -1, 1)
 
 
 class _OnlineSoftmax:
@@ -170,13 +167,12 @@ class _OnlineSoftmax:
         self.total = queries.new_zeros((*shape, 1), dtype=torch.float32)
         self.values = queries.new_zeros(queries.shape, dtype=torch.float32)
 
-    def update(self, scores: torch.Tensor, values: torch.Tensor) -> None:
+    def update(self, scores: torch.Tensor, tile: Tile) -> None:
         maximum = torch.maximum(self.maximum, scores.amax(-1, keepdim=True))
         weights = scores.sub_(maximum).exp_()
         shrink = (self.maximum - maximum).exp_()
         self.total.mul_(shrink).add_(weights.sum(-1, keepdim=True))
-        weighted = torch.matmul(weights.to(values.dtype), values)
-        self.values.mul_(shrink).add_(weighted)
+        self.values.mul_(shrink).add_(tile.weighted(weights))
         self.maximum = maximum
 
     def result(self) -> torch.Tensor:

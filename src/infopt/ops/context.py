@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+
+if TYPE_CHECKING:
+    from infopt.ops.kv_quantization import QuantizedPages
 
 
 class KVPages(NamedTuple):
@@ -16,10 +19,12 @@ class KVPages(NamedTuple):
         keys: Shape ``(num_pages, num_kv_heads, block_size, head_dim)``; each page's block of one
             head is contiguous, pages are strided.
         values: Same shape.
+        quantized: Older tokens in fewer bits; None where the layer keeps one form alone.
     """
 
     keys: torch.Tensor
     values: torch.Tensor
+    quantized: QuantizedPages | None = None
 
     @property
     def block_size(self) -> int:
@@ -28,20 +33,52 @@ class KVPages(NamedTuple):
 
 
 @dataclass(slots=True)
+class QuantizedTables:
+    """Where one KV group keeps its quantized rows in this step.
+
+    Attributes:
+        block_tables: int32 ``(num_seqs, max_groups)``: quantized pages by row // group_size. Entry
+            0 is the null page.
+        jobs: int64 ``(num_jobs, 1 + group_size / block_size)``: row groups to quantize before any
+            query of the step reads them (see `infopt.ops.kv_quantization.quantize_pages`).
+    """
+
+    block_tables: torch.Tensor
+    jobs: torch.Tensor
+
+
+@dataclass(slots=True)
 class GroupContext:
     """Where one KV group keeps its tokens in this step.
 
+    Tokens lie in rows 0, 1, 2, ... of a group. As long as nothing is taken out a row is the
+    position of its token; queries see the rows up to their own.
+
     Attributes:
-        block_tables: int32 ``(num_seqs, max_pages)``: page ids by position // block_size. Entry 0
-            is the null page: its rows are never visible to any query.
+        block_tables: int32 ``(num_seqs, max_pages)``: page ids by row // block_size. Entry 0 is the
+            null page: its rows are never visible to any query.
         slots: int64 ``(num_tokens,)``: ``page * block_size + offset`` to write each token to.
             Tokens computed for nothing (padding) point into the null page.
         window: Keys a query sees, itself included (None: all before it).
+        rows: int64 ``(num_tokens,)``: row of each token in this group (None: its position).
+        row_lens: Per sequence, rows visible to its last query (None: its context length).
+        quantized: The quantized part of the tables (None: there is none).
     """
 
     block_tables: torch.Tensor
     slots: torch.Tensor
     window: int | None = None
+    rows: torch.Tensor | None = None
+    row_lens: list[int] | None = None
+    quantized: QuantizedTables | None = None
+
+    def rows_of(self, ctx: ForwardContext) -> torch.Tensor:
+        """Return the row of each token of the batch."""
+        return ctx.positions if self.rows is None else self.rows
+
+    def row_lens_of(self, ctx: ForwardContext) -> list[int]:
+        """Return, per sequence, the rows visible to its last query."""
+        return ctx.context_lens if self.row_lens is None else self.row_lens
 
 
 @dataclass(slots=True)

@@ -29,6 +29,7 @@ class OpTarget:
         backend: What was asked for: ``auto`` or the name of a backend.
         head_dim: Width of a head, where it is known.
         block_size: Tokens per page, where it is known.
+        kv_cache_dtype: How old rows of the KV cache are kept; ``auto`` is like new ones.
     """
 
     device: torch.device
@@ -36,6 +37,7 @@ class OpTarget:
     backend: str = "auto"
     head_dim: int | None = None
     block_size: int | None = None
+    kv_cache_dtype: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class OpSet:
     gated_activation: Callable[..., Any]
     rotary_and_write: Callable[..., Any]
     attention: Callable[..., Any]
+    quantize_pages: Callable[..., Any]
     layer_stack: Callable[..., Any]
     draw_tokens: Callable[..., Any]
     route: Callable[..., Any]
@@ -90,6 +93,7 @@ def implementations() -> dict[str, list[Implementation]]:
         activation,
         attention,
         experts,
+        kv_quantization,
         layer_stack,
         linear,
         rms_norm,
@@ -104,6 +108,7 @@ def implementations() -> dict[str, list[Implementation]]:
         "gated_activation": activation.IMPLEMENTATIONS,
         "rotary_and_write": rotary.IMPLEMENTATIONS,
         "attention": attention.IMPLEMENTATIONS,
+        "quantize_pages": kv_quantization.IMPLEMENTATIONS,
         "layer_stack": layer_stack.IMPLEMENTATIONS,
         "draw_tokens": sampling.IMPLEMENTATIONS,
         "route": router.IMPLEMENTATIONS,
@@ -118,6 +123,7 @@ def resolve_ops(
     *,
     head_dim: int | None = None,
     block_size: int | None = None,
+    kv_cache_dtype: str = "auto",
 ) -> OpSet:
     """Pick an implementation for every op.
 
@@ -127,11 +133,12 @@ def resolve_ops(
         dtype: Compute type.
         head_dim: Width of a head; some kernels have limits.
         block_size: Tokens per page; some kernels have limits.
+        kv_cache_dtype: How old rows of the KV cache are kept; some kernels read one form alone.
 
     Raises:
         BackendError: If a named backend cannot run here; says why.
     """
-    target = OpTarget(device, dtype, backend, head_dim, block_size)
+    target = OpTarget(device, dtype, backend, head_dim, block_size, kv_cache_dtype)
     functions: dict[str, Callable[..., Any]] = {}
     choices: dict[str, OpChoice] = {}
     for op, candidates in implementations().items():

@@ -137,6 +137,8 @@ class OpByOpStack:
         if layer.row_norms is not None:
             qkv = self._norm_rows(qkv, layer.row_norms)
         q = ops.rotary_and_write(qkv, *rotation, pages, kv.slots, layer.head_norms)
+        if kv.quantized is not None:
+            ops.quantize_pages(pages, kv.quantized.jobs)
         attended = ops.attention(q, pages, ctx, kv, spec.attention_scale, spec.attention_softcap)
         return layer.output(attended), total
 

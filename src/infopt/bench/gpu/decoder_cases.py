@@ -85,7 +85,7 @@ def _rotary_case(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Kern
         pages = _empty_pages(sizes, sizes.tokens // BLOCK + 2, wide, device)
         parts = (part.to(wide) for part in (qkv, cos, sin))
         queries = function(*parts, pages, slots, norms)
-        return torch.cat([queries.flatten(), *(part.flatten() for part in pages)])
+        return torch.cat([queries.flatten(), *(part.flatten() for part in pages[:2])])
 
     return KernelCase(
         f"rotary_and_write/{_NAMES[dtype]}-{sizes.tokens}",
@@ -109,7 +109,7 @@ def paged_batch(
     """Return queries, pages and context of sequences that each compute ``new`` tokens."""
     width = -(-max(lengths) // BLOCK)
     pages = _empty_pages(sizes, len(lengths) * width + 1, dtype, device)
-    for part in pages:
+    for part in (pages.keys, pages.values):
         part.normal_()
     ids = torch.randperm(len(lengths) * width, device=device).add(1).int()
     positions = torch.cat([torch.arange(n - new, n) for n in lengths]).to(device)
@@ -164,7 +164,7 @@ def _attention_case(
     op, group, scale = gpu.load_attention(), ctx.groups[0], q.shape[-1] ** -0.5
 
     def expected() -> torch.Tensor:
-        wide = KVPages(*(part.float() for part in pages))
+        wide = KVPages(pages.keys.float(), pages.values.float())
         return attention.paged_attention(q.float(), wide, ctx, group, scale)
 
     return KernelCase(

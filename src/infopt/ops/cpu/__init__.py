@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from infopt.ops.cpu.attention import load_attention
+from infopt.ops.cpu.attention import load_attention, load_quantize_pages
 from infopt.ops.cpu.build import extension, why_no_extension
 from infopt.ops.cpu.experts import load_experts
 from infopt.ops.cpu.layer_stack import load_layer_stack
@@ -28,6 +28,7 @@ __all__ = [
     "load_gated_activation",
     "load_layer_stack",
     "load_linear",
+    "load_quantize_pages",
     "load_rotary_and_write",
     "why_not",
     "why_not_float",

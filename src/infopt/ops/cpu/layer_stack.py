@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from infopt.ops.context import ForwardContext
+from infopt.ops.context import ForwardContext, GroupContext
+from infopt.ops.cpu.attention import code_pages
 from infopt.ops.cpu.build import extension
 from infopt.ops.dispatch import OpChoice
 
@@ -47,6 +48,7 @@ class CppStack:
                 [_product_of(linear) for linear in layer.linears],
                 kv.keys,
                 kv.values,
+                code_pages(kv.quantized),
                 group,
                 self._kinds.index(layer.kind),
             )
@@ -57,7 +59,7 @@ class CppStack:
         return self._stack.forward(
             x,
             ctx.positions,
-            [(group.block_tables, group.slots, group.window or 0) for group in ctx.groups],
+            [_group_of(group) for group in ctx.groups],
             [rotations[kind] for kind in self._kinds],
             ctx.query_starts[num_decodes:] if ctx.num_seqs > num_decodes else [],
             num_decodes,
@@ -93,6 +95,12 @@ def _why_not(spec: StackSpec) -> str | None:
     linears = [linear for layer in spec.layers for linear in layer.linears]
     strangers = {type(linear).__name__ for linear in linears if _product_of(linear) is None}
     return f"{', '.join(sorted(strangers))} cannot run inside it" if strangers else None
+
+
+def _group_of(group: GroupContext) -> tuple[Any, ...]:
+    old = group.quantized
+    tables = (None, None) if old is None else (old.block_tables, old.jobs)
+    return (group.block_tables, group.slots, group.window or 0, group.rows, *tables)
 
 
 def _product_of(linear: Any) -> Any:

@@ -33,7 +33,7 @@ def load_attention() -> Callable[..., torch.Tensor]:
         """Attend from every token of the batch to the cached tokens of its sequence."""
         out = torch.empty_like(q)
         num_decodes = 0 if q.dtype == torch.float32 else ctx.num_decodes
-        parts = (q, pages.keys, pages.values, group.block_tables, ctx.positions, out)
+        parts = (q, pages.keys, pages.values, group.block_tables, group.rows_of(ctx), out)
         if num_decodes:
             kernel.paged_attention(
                 *parts,
@@ -41,7 +41,7 @@ def load_attention() -> Callable[..., torch.Tensor]:
                 softcap=softcap,
                 window=group.window,
                 num_decodes=num_decodes,
-                max_context=max(ctx.context_lens[:num_decodes]),
+                max_context=max(group.row_lens_of(ctx)[:num_decodes]),
                 split_tokens=kernel.SPLIT_TOKENS,
             )
         if ctx.num_seqs > num_decodes:

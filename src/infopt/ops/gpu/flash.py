@@ -26,10 +26,14 @@ def why_not_flash(target: OpTarget) -> str | None:
     """Return why flash-attn cannot run on a target, or None."""
     if target.device.type != "cuda":
         return "needs a CUDA device"
+    return _why_not_shape(target) if _is_installed() else "flash-attn is not installed"
+
+
+def _why_not_shape(target: OpTarget) -> str | None:
+    if target.kv_cache_dtype != "auto":
+        return f"it does not read {target.kv_cache_dtype} pages"
     if target.dtype not in (torch.bfloat16, torch.float16):
         return f"{target.dtype} is not bfloat16 or float16"
-    if not _is_installed():
-        return "flash-attn is not installed"
     if target.head_dim is not None and (target.head_dim > MAX_HEAD_DIM or target.head_dim % 8):
         return f"head_dim {target.head_dim} is not a multiple of 8 up to {MAX_HEAD_DIM}"
     if target.block_size is None or target.block_size % PAGE_MULTIPLE:
@@ -73,7 +77,7 @@ def load_flash_attention() -> Callable[..., torch.Tensor]:
                 q[:num_decodes].unsqueeze(1),
                 keys,
                 values,
-                cache_seqlens=(ctx.positions[:num_decodes] + 1).int(),
+                cache_seqlens=(group.rows_of(ctx)[:num_decodes] + 1).int(),
                 block_table=group.block_tables[:num_decodes],
                 **common,
             )
@@ -84,7 +88,7 @@ def load_flash_attention() -> Callable[..., torch.Tensor]:
                 keys,
                 values,
                 block_table=group.block_tables[num_decodes:],
-                **chunk_lengths(ctx, q.device),
+                **chunk_lengths(ctx, q.device, group.row_lens),
                 **common,
             )
         return out.flatten(1)
@@ -92,12 +96,20 @@ def load_flash_attention() -> Callable[..., torch.Tensor]:
     return paged_attention
 
 
-def chunk_lengths(ctx: ForwardContext, device: torch.device) -> dict[str, Any]:
-    """Return lengths of the prefill chunks as flash-attn names them, once for all layers."""
-    key = "flash-attn lengths"
+def chunk_lengths(
+    ctx: ForwardContext, device: torch.device, row_lens: list[int] | None = None
+) -> dict[str, Any]:
+    """Return lengths of the prefill chunks as flash-attn names them, once for all layers.
+
+    Args:
+        ctx: The batch.
+        device: Where they are read.
+        row_lens: Rows of each sequence, where they are not its context length.
+    """
+    key = ("flash-attn lengths", tuple(row_lens or ()))
     if key not in ctx.shared:
         starts = ctx.query_starts[ctx.num_decodes :]
-        contexts = ctx.context_lens[ctx.num_decodes :]
+        contexts = (row_lens or ctx.context_lens)[ctx.num_decodes :]
         cached = torch.tensor([0, *contexts], dtype=torch.int32).cumsum(0, dtype=torch.int32)
         ctx.shared[key] = {
             "cu_seqlens_q": torch.tensor(starts, dtype=torch.int32).sub_(starts[0]).to(device),
