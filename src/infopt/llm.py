@@ -23,6 +23,7 @@ from infopt.engine.loader import build_engine
 from infopt.engine.progress import bar, counter
 from infopt.errors import ConfigError, PromptError
 from infopt.models.config import ModelConfig
+from infopt.models.fallback.config import TransformersConfig
 from infopt.models.tokenizer import Tokenizer
 from infopt.outputs import RequestOutput, ScoreOutput
 from infopt.sampling_params import SamplingParams
@@ -94,8 +95,8 @@ class LLM:
         return self.engine.tokenizer
 
     @property
-    def model_config(self) -> ModelConfig:
-        """Architecture of the model."""
+    def model_config(self) -> ModelConfig | TransformersConfig:
+        """Architecture of the model, or what is known of one that transformers runs."""
         return self.engine.runner.model.config
 
     def generate(

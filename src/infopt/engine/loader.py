@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 from collections.abc import Callable, Sequence
@@ -20,11 +21,13 @@ from infopt.engine.decode_graphs import CudaGraphs, DecodeGraphs, GraphLimits
 from infopt.engine.drafting import Drafter
 from infopt.engine.engine import Engine, EngineParts
 from infopt.engine.pool_plan import PoolPlan, PoolPlanner, kv_format, quantized_layout
+from infopt.engine.pool_size import PoolSize, limited_length
 from infopt.engine.runner import ModelRunner
 from infopt.errors import ConfigError
 from infopt.models.checkpoint import Checkpoint, open_checkpoint
 from infopt.models.decoder import Decoder
 from infopt.models.embedding import Embedding
+from infopt.models.fallback.route import find_route
 from infopt.models.registry import resolve_model
 from infopt.ops import OpSet, resolve_ops
 from infopt.ops.invariance import find_variant_linear
@@ -68,8 +71,14 @@ def build_engine(
         block_size=config.block_size,
         kv_cache_dtype=config.kv_cache_dtype,
     )
+    route = find_route(resolve_model(config.model).path)
+    if route is not None:
+        fallback = importlib.import_module("infopt.engine.fallback_loader")
+        size = functools.partial(_pool_size, config)
+        parts = fallback.build_fallback(config, route, ops, dtype, device, size, drafter)
+        return Engine(config, parts, clock or MonotonicClock())
     with _checkpoint(config) as checkpoint:
-        max_model_len = _max_model_len(config, checkpoint)
+        max_model_len = limited_length(config, checkpoint.config.max_position_embeddings)
         scheme = _scheme(config.quantization, checkpoint, ops, device, dtype)
         model = Decoder(
             checkpoint.config,
@@ -121,7 +130,8 @@ def build_engine(
         num_swap_pages=pools.swap,
         tokenizer=tokenizer,
         description=_describe(model, store, max_model_len, pools.tokens)
-        | {"model_identity": identity, "quantization": scheme.report.to_dict()},
+        | {"model_identity": identity, "quantization": scheme.report.to_dict()}
+        | {"model_path": "native", "model_path_reason": "the native decoder runs this family"},
         drafter=drafter,
     )
     return Engine(config, parts, clock or MonotonicClock())
@@ -208,18 +218,16 @@ def _dtype(config: EngineConfig, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
 
 
-def _max_model_len(config: EngineConfig, checkpoint: Checkpoint) -> int:
-    longest = checkpoint.config.max_position_embeddings
-    if config.max_model_len is None:
-        return longest
-    if config.max_model_len > longest:
-        raise ConfigError(
-            f"max_model_len={config.max_model_len} is beyond the model's own limit of {longest}.",
-            field="max_model_len",
-            value=config.max_model_len,
-            remedy=f"Use at most {longest}.",
-        )
-    return config.max_model_len
+def _pool_size(config: EngineConfig, layout: KVLayout, max_model_len: int) -> PoolSize:
+    """Return the sizes of a pool for any layout."""
+    plan = PoolPlanner(config, layout, None, max_model_len).plan()
+    return PoolSize(
+        layout=layout,
+        num_pages=plan.pages.full,
+        num_swap_pages=plan.swap.full,
+        max_model_len=max_model_len,
+        pool_tokens=plan.tokens,
+    )
 
 
 def _kinds_of(linears: Sequence[Linear]) -> list[Linear]:

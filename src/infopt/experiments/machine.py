@@ -9,6 +9,7 @@ import torch
 from infopt.bench.roofline import MachinePeaks, Precision, engine_precision
 from infopt.llm import LLM
 from infopt.machine_rates import matmul_flops, measure_matmul_flops, measure_rate, memory_bandwidth
+from infopt.models.fallback.config import TransformersConfig
 from infopt.ops.dispatch import OpTarget, implementations
 
 _PRODUCT_ROWS = 1024
@@ -23,7 +24,7 @@ def machine_peaks(llm: LLM) -> MachinePeaks:
         bytes_per_s=memory_bandwidth(device, threads),
         flops_per_s=max(
             _fastest_product(getattr(torch, facts["dtype"]), device, threads),
-            _own_product(llm, threads),
+            *_own_product(llm, threads),
         ),
     )
 
@@ -44,16 +45,19 @@ def _fastest_product(dtype: torch.dtype, device: str, num_threads: int | None) -
     return max([matmul_flops(dtype, device, num_threads), *rates])
 
 
-def _own_product(llm: LLM, num_threads: int | None) -> float:
+def _own_product(llm: LLM, num_threads: int | None) -> list[float]:
     """Return the FLOP/s of the model's largest layer on many rows.
 
-    Products of 8-bit codes can be faster than any of the compute type.
+    Products of 8-bit codes can be faster than any of the compute type. Those inside transformers'
+    modules are torch's own, which are measured without the model.
     """
+    if isinstance(llm.model_config, TransformersConfig):
+        return []
     model = llm.engine.runner.model
     linear = max(model.linears[:-1], key=lambda layer: layer.in_features * layer.out_features)
     rows = torch.ones(_PRODUCT_ROWS, linear.in_features, dtype=model.dtype, device=model.device)
     flops = 2 * _PRODUCT_ROWS * linear.in_features * linear.out_features
-    return measure_rate(lambda: linear(rows), flops, num_threads, device=str(model.device)).best
+    return [measure_rate(lambda: linear(rows), flops, num_threads, device=str(model.device)).best]
 
 
 def precision_of(llm: LLM) -> Precision:

@@ -19,6 +19,8 @@ from infopt.evals.suite import run_suite
 from infopt.experiments.arms import check_complete, serve
 from infopt.experiments.machine import precision_of
 from infopt.llm import LLM
+from infopt.models.config import ModelConfig
+from infopt.models.fallback.config import TransformersConfig
 
 DECODE_BATCHES = (1, 2, 4, 8, 16, 32)
 PREFILL_TOKENS = (16, 64, 256, 512)
@@ -65,7 +67,11 @@ def step_curve(llm: LLM, peaks: MachinePeaks) -> dict[str, list[float]]:
     Returns:
         ``decode_*``: one entry per batch size, a step that adds one token to each sequence.
         ``prefill_*``: one entry per prompt length, a step that reads a whole prompt.
+        Empty for a model that transformers runs, whose work is not counted.
     """
+    if isinstance(llm.model_config, TransformersConfig):
+        logger.info("steps are not compared with the machine: transformers runs the model")
+        return {}
     limits = llm.config
     batches = [n for n in DECODE_BATCHES if n <= limits.max_num_seqs]
     lengths = [n for n in PREFILL_TOKENS if n <= limits.max_num_batched_tokens]
@@ -89,8 +95,11 @@ def op_curve(llm: LLM, peaks: MachinePeaks, budget_s: float) -> dict[str, list[f
         ``ops.num_tokens``, ``ops.num_cached`` and ``ops.whole_s`` of each step, and of each op
         ``ops.<op>.measured_s``, ``.predicted_s``, ``.bytes`` and ``.flops`` over all layers. Steps
         that the engine's limits or pool do not hold are left out. Empty for a mixture of experts,
-        whose ops are not counted one by one.
+        whose ops are not counted one by one, and for a model that transformers runs.
     """
+    if isinstance(llm.model_config, TransformersConfig):
+        logger.info("single ops are not timed: transformers runs the model")
+        return {}
     if llm.model_config.moe is not None:
         logger.info("single ops are not timed: the model has experts (MoE)")
         return {}
@@ -167,11 +176,12 @@ def _steps(
 def _columns(
     llm: LLM, groups: list[list[StepStats]], peaks: MachinePeaks
 ) -> dict[str, list[float]]:
-    precision = precision_of(llm)
+    config, precision = llm.model_config, precision_of(llm)
+    assert isinstance(config, ModelConfig)
     columns: dict[str, list[float]] = {name: [] for name in _STEP_COLUMNS}
     for steps in filter(None, groups):
         middle = sorted(steps, key=lambda s: s.duration_s)[len(steps) // 2]
-        cost = step_cost(middle, llm.model_config, precision)
+        cost = step_cost(middle, config, precision)
         measured = bootstrap_interval([s.duration_s for s in steps])
         point = roofline_point(cost, measured.estimate, peaks)
         row = (

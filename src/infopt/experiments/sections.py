@@ -16,6 +16,7 @@ from infopt.experiments.energy import energy_section
 from infopt.experiments.machine import precision_of
 from infopt.hardware import peak_memory_bytes
 from infopt.llm import LLM
+from infopt.models.fallback.config import TransformersConfig
 
 Sections = dict[str, Any]
 
@@ -104,11 +105,15 @@ def memory_section(llm: LLM, steps: Sequence[StepStats]) -> Sections:
 
 
 def roofline_section(llm: LLM, steps: Sequence[StepStats], peaks: MachinePeaks) -> Sections | None:
-    """Return the counted work of all steps against the machine."""
-    if not steps:
+    """Return the counted work of all steps against the machine.
+
+    Work inside transformers' modules is not counted: None for models that run there.
+    """
+    config = llm.model_config
+    if not steps or isinstance(config, TransformersConfig):
         return None
     precision = precision_of(llm)
-    cost = sum((step_cost(s, llm.model_config, precision) for s in steps), StepCost())
+    cost = sum((step_cost(s, config, precision) for s in steps), StepCost())
     point = roofline_point(cost, sum(s.duration_s for s in steps), peaks)
     return {
         "bytes": cost.num_bytes,

@@ -14,6 +14,7 @@ import torch
 from infopt import LLM
 from infopt.errors import UnsupportedModelError
 from infopt.evals.windows import WindowSet, corpus_windows, windows_digest
+from infopt.models.config import ModelConfig
 from infopt.models.fingerprint import content_identity
 from infopt.models.registry import resolve_model
 from infopt.quantization.calibration import CalibrationSet
@@ -79,10 +80,17 @@ def make_job(model: str) -> Job:
             remedy="Name a folder, or a model that is stored as one.",
         )
     llm = LLM(model, dtype="float32", max_num_seqs=1)
+    config = llm.model_config
+    if not isinstance(config, ModelConfig):
+        raise UnsupportedModelError(
+            f"Oracles are compared with native models, and {model!r} runs through transformers.",
+            field="model",
+            value=model,
+        )
     return Job(
         Path(model).name,
         folder.resolve(),
-        CALIBRATION.token_ids(llm.model_config, llm.tokenizer),
+        CALIBRATION.token_ids(config, llm.tokenizer),
         {
             source: corpus_windows(llm, source, context=CONTEXT, max_tokens=SCORED_TOKENS)
             for source in SOURCES
