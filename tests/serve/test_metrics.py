@@ -140,3 +140,15 @@ def test_speculation_is_counted_and_tokens_share_their_gap(start_server):
         assert after["infopt_spec_accepted_tokens_total", key] == stats.accepted[position - 1]
     assert stats.num_emitted + stats.num_plain_passes == 19
     assert after["infopt_inter_token_latency_seconds_count", ("tiny",)] == 19
+
+
+def test_quantized_pages_are_shown_where_there_are_some(start_server, server):
+    name = "infopt_kv_quantized_pages"
+    assert not any(family.startswith(name) for family, _ in samples(server))
+    sizes = {"kv_cache_dtype": "int8", "kv_group_size": 16, "kv_residual": 32}
+    quantizing = start_server(engine=sizes)
+    quantizing.complete(list(range(10, 90)), max_tokens=4, ignore_eos=True)
+    after = samples(quantizing)
+    assert after[name, ("tiny",)] == quantizing.engine.cache.quantized.pool.num_pages
+    assert after[name + "_used", ("tiny",)] == 0
+    assert after[name + "_cached", ("tiny",)] == 3  # 84 rows: 3 pages are read quantized

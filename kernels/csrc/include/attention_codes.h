@@ -28,9 +28,8 @@ struct SplitCodes {
 inline void prefetch_steps(const SplitCodes& at, int64_t dim) {
   if (is_float_code(at.kind)) return;
   for (int g = 0; g * at.size < kSplit; ++g) {
-    const auto* steps = reinterpret_cast<const uint8_t*>(at.groups[g].key_scale);
-    const uint8_t* next = at.ahead[g] + (steps - at.groups[g].keys);
-    for (int64_t i = 0; i < 4 * (dim + at.size); i += 64) __builtin_prefetch(next + i);
+    const int64_t size = 4 * (dim + at.size);  // they lie before the keys
+    for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(at.ahead[g] - size + i);
   }
 }
 

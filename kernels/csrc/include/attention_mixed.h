@@ -35,7 +35,6 @@ class MixedSplit {
       widen(all_new, now[r]);
     }
     if (!all_old.empty()) {
-      prefetch_steps(codes, dim_);
       score_old<R>(q, codes, all_old, scores);
     }
     if (!all_new.empty()) score_new<R>(q, at, all_new, now, scores);
@@ -44,8 +43,8 @@ class MixedSplit {
     }
     std::memset(out, 0, R * dim_ * sizeof(float));
     if (!all_old.empty()) {
-      prefetch_steps(codes, dim_);  // again: where the first time found no translation it did nothing
       add_old<R>(scores, codes, old, out);
+      prefetch_steps(codes, dim_);  // last, when the address of the page beside it is translated
     }
     if (!all_new.empty()) add_new<R>(scores, at, now, out);
   }

@@ -1,7 +1,7 @@
 // Quantized rows of the KV cache: the layout of a page's head, and codes as registers of floats.
 //
-// A page holds a row group of one KV group. Its heads are runs of bytes: codes of keys, codes of
-// values, then as float16 scales and minima of keys (head_dim each) and of values (rows each).
+// A page holds a row group of one KV group. Its heads are runs of bytes: as float16 scales and
+// minima of keys (head_dim each) and of values (rows each), codes of keys, codes of values.
 // Codes lie in 32-bit words whose lanes are 16 rows (keys) or the channels (values); a word covers
 // 4 n channels or rows, n = 8 / bits, code c of byte b being the (4 c + b)-th of them.
 #pragma once
@@ -47,8 +47,9 @@ struct QuantizedHead {
 inline QuantizedHead quantized_head(const uint8_t* data, CodeKind kind, int64_t group,
                                     int64_t dim) {
   const int64_t codes = code_bytes(kind, group, dim);
-  const half* steps = reinterpret_cast<const half*>(data + 2 * codes);
-  return {data, data + codes, steps, steps + dim, steps + 2 * dim, steps + 2 * dim + group};
+  const half* steps = reinterpret_cast<const half*>(data);
+  const uint8_t* keys = data + quantized_head_bytes(kind, group, dim) - 2 * codes;
+  return {keys, keys + codes, steps, steps + dim, steps + 2 * dim, steps + 2 * dim + group};
 }
 
 // Calls f with the kind as a type: decltype(k)::value is a constant.

@@ -15,8 +15,8 @@ beyond 65,504 saturate. The float8 formats have no scale: values are rounded, sa
 Which form a query reads depends on rows alone: with pages of P rows and a residual of R, the query
 in row r reads page p quantized iff last(p) <= floor(r / P) P - R, where last(p) = (p + 1) P - 1.
 
-One head of a page is a run of bytes: codes of keys, codes of values, then as float16 the scales and
-minima of keys (head_dim each) and of values (group_size each). Codes are 32-bit words that lie as
+One head of a page is a run of bytes: as float16 the scales and minima of keys (head_dim each) and
+of values (group_size each), codes of keys, codes of values. Codes are 32-bit words that lie as
 vector units read them, n = 8 / bits codes per byte, code c of byte b being channel (or row) 4 c + b
 of the 4 n that a word covers:
 
@@ -189,7 +189,7 @@ def encode(keys: torch.Tensor, values: torch.Tensor, fmt: KVFormat) -> torch.Ten
     key_codes, *key_steps = _integer_codes(keys, fmt.bits, dim=-2)
     value_codes, *value_steps = _integer_codes(values, fmt.bits, dim=-1)
     steps = [part.flatten(-2).view(torch.uint8) for part in (*key_steps, *value_steps)]
-    return torch.cat((pack_keys(key_codes, fmt), pack_values(value_codes, fmt), *steps), dim=-1)
+    return torch.cat((*steps, pack_keys(key_codes, fmt), pack_values(value_codes, fmt)), dim=-1)
 
 
 def decode(data: torch.Tensor, fmt: KVFormat, head_dim: int) -> Dequantized:
@@ -201,12 +201,13 @@ def decode(data: torch.Tensor, fmt: KVFormat, head_dim: int) -> Dequantized:
         head_dim: Width of a head.
     """
     num_codes = fmt.group_size * head_dim * fmt.bits // 8
-    keys = unpack_keys(data[..., :num_codes], fmt, head_dim)
-    values = unpack_values(data[..., num_codes : 2 * num_codes], fmt, head_dim)
+    num_steps = data.shape[-1] - 2 * num_codes
+    keys = unpack_keys(data[..., num_steps : num_steps + num_codes], fmt, head_dim)
+    values = unpack_values(data[..., num_steps + num_codes :], fmt, head_dim)
     if fmt.is_float:
         kind = FLOAT_TYPES[fmt.dtype]
         return Dequantized(keys.view(kind).float(), values.view(kind).float())
-    steps = data[..., 2 * num_codes :].contiguous().view(torch.float16).float()
+    steps = data[..., :num_steps].contiguous().view(torch.float16).float()
     sizes = [head_dim, head_dim, fmt.group_size, fmt.group_size]
     key_scale, key_min, value_scale, value_min = steps.split(sizes, dim=-1)
     return Dequantized(

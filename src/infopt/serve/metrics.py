@@ -98,6 +98,11 @@ class _EngineCollector(Collector):
         counters = {name: _counters(engine) for name, engine in self._engines.items()}
         yield from _families(GaugeMetricFamily, _GAUGES, gauges)
         yield from _families(CounterMetricFamily, _COUNTERS, counters)
+        old = {name: engine.cache.quantized for name, engine in self._engines.items()}
+        pools = {name: cache.pool for name, cache in old.items() if cache is not None}
+        if pools:
+            pages = {n: (p.num_pages, p.num_used, p.num_cached) for n, p in pools.items()}
+            yield from _families(GaugeMetricFamily, _QUANTIZED_GAUGES, pages)
         finished = CounterMetricFamily(
             "infopt_completions_finished",
             "Completions by how they ended.",
@@ -120,6 +125,11 @@ _GAUGES = {
     "infopt_kv_pages_used": "Pages that sequences refer to.",
     "infopt_kv_pages_cached": "Pages kept for their prefix alone.",
     "infopt_prefix_cache_hit_ratio": "Cached share of all prompt tokens so far.",
+}
+_QUANTIZED_GAUGES = {
+    "infopt_kv_quantized_pages": "Pages of the pool of quantized KV pages.",
+    "infopt_kv_quantized_pages_used": "Quantized pages that sequences refer to.",
+    "infopt_kv_quantized_pages_cached": "Quantized pages kept for their prefix alone.",
 }
 _COUNTERS = {
     "infopt_requests": "Requests taken.",
