@@ -39,7 +39,7 @@ unexport PYTHONPATH
 test test-all fuzz soak sanitize: export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: help install install-dev run test test-all fuzz soak sanitize lint bench-cpu peers oracles gpu-check bench-serve-overhead
-.PHONY: format report notebook doctor tiny-models clean
+.PHONY: format report notebook doctor tiny-models train-draft clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -152,6 +152,10 @@ tiny-models: install  ## train the small models that come with the package anew 
 	for name in tiny-dense tiny-draft tiny-moe; do \
 		infopt train-tiny $$name --out src/infopt/models/shipped/$$name; \
 	done
+
+train-draft: install  ## train a draft head for the default model (MODEL=..., OUT=build/draft-head, MINUTES=20)
+	infopt train-draft $(or $(MODEL),smollm2-135m-instruct-q4_1) --out $(or $(OUT),build/draft-head) \
+		--minutes $(or $(MINUTES),20) $(ARGS)
 
 clean:  ## remove results and caches (the environment and fetched models stay)
 	rm -rf results .snakemake .pytest_cache .ruff_cache .hypothesis build dist

@@ -36,8 +36,9 @@ class EngineConfig:
         quantization: Weight scheme; ``none`` runs the weights as they are stored.
         calibration: Text for schemes that are calibrated: ``domain`` (mixed, docs, code, random),
             ``num_sequences``, ``length``, ``seed``; default is 16 mixed sequences of 256 tokens.
-        speculative: Guess tokens and verify several at a time, with equal output: ``method``
-            (ngram, suffix) and its options, ``num_speculative_tokens`` among them.
+        speculative: Guess tokens and verify several at a time, without loss: ``method`` (ngram,
+            suffix, draft_model, draft_head, early_exit) and its options, ``num_speculative_tokens``
+            among them.
         backend: Which kernels to prefer; a slower path is announced and recorded.
         cuda_graphs: ``auto`` replays decode steps from captured graphs on a CUDA device; ``off``
             launches every kernel from Python.

@@ -44,6 +44,10 @@ class WeightFormatError(ConfigError):
     """A quantization scheme needs weights in a format that the model does not come in."""
 
 
+class DraftModelError(ConfigError):
+    """A drafter does not fit the model that it guesses for (another vocabulary or width, say)."""
+
+
 class SamplingParamsError(InfoptError):
     """A sampling parameter is out of range or contradicts another one."""
 

@@ -516,7 +516,14 @@ def test_many_rows_span_blocks_of_logits(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{"method": "ngram"}, {"method": "suffix"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "ngram"},
+        {"method": "suffix"},
+        {"method": "early_exit", "skip_layers": [13, 14, 15, 16, 17], "acceptance": "equal"},
+    ],
+)
 def test_real_model_is_lossless(smollm2_path: Any, options: dict[str, Any]) -> None:
     """Greedy and seeded text of the real model over texts that repeat themselves."""
     from infopt.corpus import docs_text

@@ -18,6 +18,7 @@ from infopt.cli.models import models_app
 from infopt.cli.quantize import quantize
 from infopt.cli.recommend import recommend
 from infopt.cli.serve import serve
+from infopt.cli.train_draft import train_draft
 from infopt.cli.train_tiny import train_tiny
 from infopt.errors import InfoptError
 
@@ -80,6 +81,7 @@ app.command("doctor")(doctor)
 app.command("quantize")(quantize)
 app.command("recommend")(recommend)
 app.command("serve")(serve)
+app.command("train-draft")(train_draft)
 app.command("train-tiny")(train_tiny)
 app.add_typer(bench_app, name="bench")
 app.add_typer(models_app, name="models")

@@ -25,12 +25,13 @@ from infopt.engine.clock import Clock
 from infopt.engine.constraint import ConstraintFactory
 from infopt.engine.detokenizer import Detokenizer
 from infopt.engine.draft_stats import DraftStats
-from infopt.engine.drafting import Drafter
+from infopt.engine.drafting import Drafter, HiddenObserver, model_drafter
 from infopt.engine.logprobs import with_text
 from infopt.engine.observer import StepObserver, step_shares
+from infopt.engine.rejection import choose
 from infopt.engine.request import Request
 from infopt.engine.runner import ModelRunner
-from infopt.engine.sampler import SamplingRow, derive_seed, position_logprobs, sample
+from infopt.engine.sampler import SamplingRow, derive_seed, position_logprobs
 from infopt.engine.scheduler import ScheduledSequence, Scheduler, StepPlan
 from infopt.engine.sequence import Sequence
 from infopt.engine.stats import EngineStats, StepStats, StepTimer, count_step
@@ -81,6 +82,10 @@ class Engine:
         self.scheduler = Scheduler(
             config, parts.cache, swap.full, parts.drafter, num_swap_quantized=swap.quantized
         )
+        self._model_drafter = model_drafter(parts.drafter)
+        wants_hidden = self._model_drafter is not None and self._model_drafter.wants_hidden
+        self.hidden_observer: HiddenObserver | None = self._model_drafter if wants_hidden else None
+        """Sees the hidden states of the rows that tokens are chosen from; None costs nothing."""
         self.reset_stats()
         self.step_log: list[StepStats] | None = None
         self.observers: list[StepObserver] = []
@@ -190,7 +195,7 @@ class Engine:
         else:
             assert not self.scheduler.has_unfinished, "work is queued but nothing was scheduled"
         if self.config.check_integrity:
-            self.scheduler.check_integrity()
+            self.check_integrity()
         for request_id, request in changed.items():
             if request.output.finished:
                 self._requests.pop(request_id, None)
@@ -228,6 +233,14 @@ class Engine:
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes (needed after weights change, and between measurements)."""
         self.cache.reset_prefix_cache()
+        if self._model_drafter is not None:
+            self._model_drafter.reset_prefix_cache()
+
+    def check_integrity(self) -> None:
+        """Assert the invariants of queues and pages, those of a drafter included."""
+        self.scheduler.check_integrity()
+        if self._model_drafter is not None:
+            self._model_drafter.check_integrity()
 
     def reset_stats(self) -> None:
         """Start counting anew."""
@@ -340,6 +353,8 @@ class Engine:
         ctx = self.runner.build(plan, rows)
         timer.scheduled()
         hidden = self.runner.hidden(ctx)
+        if self.hidden_observer is not None:
+            self.hidden_observer.observe(wanted, hidden)
         done = 0
         for logits in self.runner.logit_blocks(hidden) if wanted else ():
             timer.forwarded()
@@ -394,7 +409,8 @@ class Engine:
     def _sample(self, logits: torch.Tensor, sequences: list[Sequence]) -> None:
         """Choose and append the next token of each sequence from its row."""
         rows = [SamplingRow.of(s, self._eos_token_ids) for s in sequences]
-        chosen = sample(logits, rows, self.runner.model.ops.draw_tokens)
+        guesses = [self._taken.guess_of(s) for s in sequences]
+        chosen = choose(logits, rows, guesses, self.runner.model.ops.draw_tokens)
         self._note_logprobs(logits, sequences, chosen)
         now = self.clock.now()
         for sequence, token_id in zip(sequences, chosen, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,26 +18,29 @@ from infopt.config import EngineConfig
 from infopt.engine.admission import RequestChecker
 from infopt.engine.clock import Clock, MonotonicClock
 from infopt.engine.decode_graphs import CudaGraphs, DecodeGraphs, GraphLimits
-from infopt.engine.drafting import Drafter
+from infopt.engine.drafting import Drafter, DraftTarget, ModelDrafter, model_drafter
 from infopt.engine.engine import Engine, EngineParts
-from infopt.engine.pool_plan import PoolPlan, PoolPlanner, kv_format, quantized_layout
-from infopt.engine.pool_size import PoolSize, limited_length
+from infopt.engine.pool_plan import (
+    DraftMemory,
+    PoolPlan,
+    PoolPlanner,
+    kv_format,
+    quantized_layout,
+)
+from infopt.engine.pool_size import PoolSize
 from infopt.engine.runner import ModelRunner
+from infopt.engine.weights import LoadedModel, Progress, load_model
 from infopt.errors import ConfigError
-from infopt.models.checkpoint import Checkpoint, open_checkpoint
 from infopt.models.decoder import Decoder
-from infopt.models.embedding import Embedding
 from infopt.models.fallback.route import find_route
 from infopt.models.registry import resolve_model
-from infopt.ops import OpSet, resolve_ops
+from infopt.ops import resolve_ops
 from infopt.ops.invariance import find_variant_linear
 from infopt.ops.linear import Linear
 
 logger = logging.getLogger(__name__)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-Progress = Callable[[Sequence[int]], Sequence[int]]
 
 
 def build_engine(
@@ -62,8 +65,8 @@ def build_engine(
     dtype = _dtype(config, device)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    drafter = _drafter(config)
-    fmt = kv_format(config, 0 if drafter is None else drafter.max_tokens)
+    options = _draft_options(config)
+    kv_format(config, 0)  # refused before anything is loaded
     ops = resolve_ops(
         config.backend,
         device,
@@ -75,27 +78,17 @@ def build_engine(
     if route is not None:
         fallback = importlib.import_module("infopt.engine.fallback_loader")
         size = functools.partial(_pool_size, config)
+        drafter = None if options is None else options.build(None)
         parts = fallback.build_fallback(config, route, ops, dtype, device, size, drafter)
         return Engine(config, parts, clock or MonotonicClock())
-    with _checkpoint(config) as checkpoint:
-        max_model_len = limited_length(config, checkpoint.config.max_position_embeddings)
-        scheme = _scheme(config.quantization, checkpoint, ops, device, dtype)
-        model = Decoder(
-            checkpoint.config,
-            checkpoint,
-            ops,
-            device=device,
-            dtype=dtype,
-            max_positions=max_model_len,
-            make_linear=scheme,
-            embedding=_embedding(checkpoint, device, dtype),
-            progress=progress,
-        )
-        tokenizer = None if config.skip_tokenizer_init else checkpoint.tokenizer()
-        identity = checkpoint.identity
+    loaded = load_model(config, ops, device, dtype, progress)
+    model, identity, max_model_len = loaded.model, loaded.identity, loaded.max_model_len
+    drafter = _drafter(options, config, loaded)
+    extra = model_drafter(drafter)
+    fmt = kv_format(config, 0 if drafter is None else drafter.max_tokens)
     layout = plan_layout(model.config, config.block_size, dtype.itemsize, max_model_len)
     old = quantized_layout(layout, fmt)
-    pools = PoolPlanner(config, layout, old, max_model_len).plan()
+    pools = PoolPlanner(config, layout, old, max_model_len, _draft_memory(config, extra)).plan()
     store = _store(layout, old, pools, dtype, device)
     if pools.tokens < max_model_len:
         logger.warning(
@@ -110,14 +103,16 @@ def build_engine(
             "model": identity,
             "dtype": str(dtype),
             "backend": str(ops.describe()),
-            "quantization": str(scheme.report.to_dict()),
+            "quantization": str(loaded.quantization),
             "kv_format": str(old and old.format),
         },
         enable_prefix_caching=config.enable_prefix_caching,
         quantized=None if old is None else QuantizedPool(old, pools.pages.quantized),
     )
     runner = ModelRunner(model, store, layout)
-    _use_graphs(runner, config, max_model_len)
+    use_graphs(runner, config, max_model_len)
+    if extra is not None:
+        extra.attach(runner, pools.pages.full, pools.capacity)
     parts = EngineParts(
         runner=runner,
         cache=cache,
@@ -128,16 +123,18 @@ def build_engine(
             eos_token_ids=model.config.eos_token_ids,
         ),
         num_swap_pages=pools.swap,
-        tokenizer=tokenizer,
+        tokenizer=loaded.tokenizer,
         description=_describe(model, store, max_model_len, pools.tokens)
-        | {"model_identity": identity, "quantization": scheme.report.to_dict()}
-        | {"model_path": "native", "model_path_reason": "the native decoder runs this family"},
+        | {"model_identity": identity, "quantization": loaded.quantization}
+        | {"num_kv_pages": pools.pages.full}
+        | {"model_path": "native", "model_path_reason": "the native decoder runs this family"}
+        | {"drafter": None if extra is None else extra.describe()},
         drafter=drafter,
     )
     return Engine(config, parts, clock or MonotonicClock())
 
 
-def _use_graphs(runner: ModelRunner, config: EngineConfig, max_model_len: int) -> None:
+def use_graphs(runner: ModelRunner, config: EngineConfig, max_model_len: int) -> None:
     """Let a runner replay its decode steps where it can, or know why not."""
     if config.cuda_graphs == "off":
         runner.why_no_graphs = "cuda_graphs is off"
@@ -154,34 +151,35 @@ def _use_graphs(runner: ModelRunner, config: EngineConfig, max_model_len: int) -
         )
 
 
-def _checkpoint(config: EngineConfig) -> Checkpoint:
-    """Open the model, in the form that the quantization scheme needs."""
-    quantization = importlib.import_module("infopt.quantization")
-    checkpoint = open_checkpoint(resolve_model(config.model))
-    return quantization.prepare_checkpoint(config.quantization, checkpoint, config.calibration)
-
-
-def _scheme(
-    name: str, checkpoint: Checkpoint, ops: OpSet, device: torch.device, dtype: torch.dtype
-) -> Any:
-    """Return the quantization scheme; found by name, so that imports point one way."""
-    quantization = importlib.import_module("infopt.quantization")
-    return quantization.make_scheme(name, checkpoint, ops, device, dtype)
-
-
-def _embedding(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
-) -> Embedding | None:
-    """Return the embedding of a checkpoint that holds codes of it; found by name, as schemes."""
-    quantization = importlib.import_module("infopt.quantization")
-    return quantization.stored_embedding(checkpoint, device, dtype)
-
-
-def _drafter(config: EngineConfig) -> Drafter | None:
-    """Return what guesses tokens; found by name, like quantization schemes."""
+def _draft_options(config: EngineConfig) -> Any:
+    """Return the checked options of what guesses tokens; found by name, like schemes."""
     if config.speculative is None:
         return None
-    return importlib.import_module("infopt.speculative").make_drafter(config.speculative)
+    return importlib.import_module("infopt.speculative").read_options(config.speculative)
+
+
+def _drafter(options: Any, config: EngineConfig, loaded: LoadedModel) -> Drafter | None:
+    if options is None:
+        return None
+    return options.build(
+        DraftTarget(
+            config=config,
+            model=loaded.model,
+            tokenizer=loaded.tokenizer,
+            identity=loaded.identity,
+            max_model_len=loaded.max_model_len,
+        )
+    )
+
+
+def _draft_memory(config: EngineConfig, extra: ModelDrafter | None) -> DraftMemory:
+    """Return what a drafter takes of the budget."""
+    if extra is None:
+        return DraftMemory()
+    tokens = extra.num_scratch_tokens
+    # The first of them may lie anywhere in its page.
+    per_group = -(-(tokens - 1) // config.block_size) + 1 if tokens else 0
+    return DraftMemory(extra.kv_bytes_per_token, config.max_num_seqs * per_group)
 
 
 def _store(
@@ -195,7 +193,8 @@ def _store(
     quantized = None
     if old is not None:
         quantized = QuantizedStore(old, pools.pages.quantized, pools.swap.quantized, device)
-    return PageStore(layout, pools.pages.full, pools.swap.full, dtype, device, quantized)
+    num_pages = pools.pages.full + pools.scratch
+    return PageStore(layout, num_pages, pools.swap.full, dtype, device, quantized)
 
 
 def _device(config: EngineConfig) -> torch.device:

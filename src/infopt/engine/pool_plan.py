@@ -20,6 +20,19 @@ hold in their residuals."""
 
 
 @dataclass(frozen=True, slots=True)
+class DraftMemory:
+    """What a drafter takes of the budget.
+
+    Attributes:
+        bytes_per_token: Of its own for each token in the pools.
+        scratch_pages: Full-precision pages per KV group that belong to no pool.
+    """
+
+    bytes_per_token: float = 0.0
+    scratch_pages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PoolPlan:
     """Sizes of the pools.
 
@@ -27,11 +40,15 @@ class PoolPlan:
         pages: Usable pages of both forms.
         swap: Host pages for each of them.
         tokens: Longest sequence they hold, at most ``max_model_len``.
+        capacity: Tokens of all sequences that they hold, about.
+        scratch: Full-precision pages behind those of the pool.
     """
 
     pages: PageNeed
     swap: PageNeed
     tokens: int
+    capacity: int
+    scratch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +60,14 @@ class PoolPlanner:
         layout: KV groups and page shape.
         quantized: What is quantized; None keeps all rows in one form.
         max_model_len: Longest sequence.
+        draft: What a drafter takes; with ``num_kv_pages`` it comes on top of them.
     """
 
     config: EngineConfig
     layout: KVLayout
     quantized: QuantizedLayout | None
     max_model_len: int
+    draft: DraftMemory = DraftMemory()
 
     def plan(self) -> PoolPlan:
         """Return the sizes.
@@ -58,7 +77,24 @@ class PoolPlanner:
         """
         pages = self._plain_pages() if self.quantized is None else self._pages_of(self.quantized)
         swap = self._swap_pages(pages)
-        return PoolPlan(pages, swap, self._tokens(pages))
+        return PoolPlan(pages, swap, self._tokens(pages), self._capacity(pages), self._scratch)
+
+    @property
+    def _scratch(self) -> int:
+        return self.draft.scratch_pages * len(self.layout.groups)
+
+    @property
+    def _budget(self) -> int:
+        """Bytes for pools and the drafter's own tokens."""
+        whole = int(self.config.kv_cache_memory_gib * 2**30)
+        return max(whole - self._scratch * self.layout.page_bytes, 0)
+
+    def _capacity(self, pages: PageNeed) -> int:
+        full = pages.full * self.layout.block_size // len(self.layout.groups)
+        if self.quantized is None:
+            return full
+        groups = max(pages.quantized // max(self.quantized.num_groups, 1), 0)
+        return full + groups * self.quantized.format.group_size
 
     def _max_pages(self, num_tokens: int, max_chunk: int) -> PageNeed:
         if self.quantized is None:
@@ -71,7 +107,8 @@ class PoolPlanner:
         if config.num_kv_pages is not None:
             num_pages = config.num_kv_pages
         else:
-            fits = int(config.kv_cache_memory_gib * 2**30) // layout.page_bytes
+            share = self.draft.bytes_per_token * config.block_size / len(layout.groups)
+            fits = int(self._budget // (layout.page_bytes + share))
             longest = layout.max_pages(self.max_model_len, config.max_num_batched_tokens)
             num_pages = min(fits, 2 * config.max_num_seqs * longest)
         if num_pages < len(layout.groups):
@@ -81,7 +118,8 @@ class PoolPlanner:
     def _pages_of(self, quantized: QuantizedLayout) -> PageNeed:
         """Divide the budget: full pages for what sequences keep in them, the rest quantized."""
         config, page_bytes = self.config, self.layout.page_bytes
-        budget = int(config.kv_cache_memory_gib * 2**30)
+        own = quantized.bytes_per_token
+        budget = int(self._budget * own / (own + self.draft.bytes_per_token))
         if config.num_kv_pages is not None:
             budget = config.num_kv_pages * page_bytes
         one = quantized.max_pages(self.max_model_len, config.max_num_batched_tokens)

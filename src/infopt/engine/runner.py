@@ -37,10 +37,24 @@ class ModelRunner:
     graphs: DecodeGraphs | None = None
     why_no_graphs = "not asked for"
 
-    def __init__(self, model: Decoder, store: PageStore, layout: KVLayout) -> None:
-        """Take views of every layer's pages once."""
+    def __init__(
+        self,
+        model: Decoder,
+        store: PageStore,
+        layout: KVLayout,
+        layers: Sequence[int] | None = None,
+    ) -> None:
+        """Take views of every layer's pages once.
+
+        Args:
+            model: The decoder.
+            store: Page memory.
+            layout: KV groups.
+            layers: Indices of its layers, where it leaves some of the layout's out.
+        """
         self.model, self.store, self.layout = model, store, layout
-        self._pages = store.layer_pages(model.config.num_layers)
+        pages = store.layer_pages(model.config.num_layers)
+        self._pages = pages if layers is None else [pages[layer] for layer in layers]
         model.bind(self._pages)
 
     @property

@@ -70,10 +70,16 @@ class SamplingRow:
         )
 
 
-def uniform(seed: int, position: int) -> float:
-    """Return a number in [0, 1) that depends on seed and position alone."""
+def uniform(seed: int, position: int, stream: bytes = b"") -> float:
+    """Return a number in [0, 1) that depends on seed, position and stream alone.
+
+    Args:
+        seed: Of the completion.
+        position: Of the output token.
+        stream: Numbers of different streams are independent; outputs are drawn from the unnamed.
+    """
     raw = struct.pack("<QQ", seed & (2**64 - 1), position)
-    digest = hashlib.blake2b(raw, digest_size=8).digest()
+    digest = hashlib.blake2b(raw, digest_size=8, person=stream).digest()
     return (int.from_bytes(digest, "little") >> 11) / 2.0**53
 
 
@@ -119,7 +125,7 @@ def _draw(logits: torch.Tensor, rows: list[SamplingRow], draw: DrawTokens) -> li
 
 def process_logits(logits: torch.Tensor, rows: list[SamplingRow]) -> torch.Tensor:
     """Apply bias, penalties and the min_tokens mask; the input itself when none is asked for."""
-    changed = [i for i, row in enumerate(rows) if _changes_logits(row)]
+    changed = [i for i, row in enumerate(rows) if changes_logits(row)]
     if not changed:
         return logits
     processed = logits.clone()
@@ -148,7 +154,8 @@ def _draw_params(rows: list[SamplingRow]) -> DrawParams:
     )
 
 
-def _changes_logits(row: SamplingRow) -> bool:
+def changes_logits(row: SamplingRow) -> bool:
+    """Tell whether anything but temperature and filters acts on a row."""
     p = row.params
     penalised = p.repetition_penalty != 1.0 or (
         bool(row.output_counts) and (p.presence_penalty != 0.0 or p.frequency_penalty != 0.0)

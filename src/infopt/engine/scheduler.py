@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from infopt.cache.manager import CacheManager
 from infopt.cache.page_needs import Growth, need_to_grow, need_to_restore, need_to_start
@@ -26,6 +27,9 @@ from infopt.config import EngineConfig
 from infopt.engine.drafting import Drafter, add_drafts, propose_drafts
 from infopt.engine.sequence import Sequence, SequenceStatus
 from infopt.engine.swapping import HostPages
+
+if TYPE_CHECKING:
+    import torch
 
 RESUME_TOKENS = 256
 """Growth that must be possible for all running sequences before a preempted one returns."""
@@ -40,12 +44,14 @@ class ScheduledSequence:
         start: Position of the first.
         num_tokens: How many, drafted ones included.
         draft: Guesses for the tokens after the newest one, computed behind it.
+        laws: What they were drawn from (`infopt.engine.drafting.Draft`), if they were.
     """
 
     sequence: Sequence
     start: int
     num_tokens: int
     draft: tuple[int, ...] = ()
+    laws: torch.Tensor | None = None
 
     @property
     def num_known_tokens(self) -> int:

@@ -7,13 +7,20 @@ of the next token; at the first difference the rows behind it are worthless. For
 probabilities (a draft distribution with all its mass on one token) this is rejection sampling: the
 guess is kept with the probability that the model gives it, and the token in its place follows the
 model's distribution without it. It is stronger, too, since samples stay those of their seeds.
+
+Guesses that were drawn come with what they were drawn from, and `infopt.engine.rejection` keeps
+them more often than that. A token chosen in place of a refused guess never equals it, so the rule
+of the rows is the same.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
+
 from infopt.engine.draft_stats import DraftStats
+from infopt.engine.rejection import Guess
 from infopt.engine.scheduler import StepPlan
 from infopt.engine.sequence import Sequence
 from infopt.outputs import FinishReason
@@ -27,16 +34,28 @@ class StepTokens:
         drafts: Guesses of the sequences that have some.
         new: Tokens chosen so far, by sequence, in order.
         ending: Sequences that ended with their newest token.
+        laws: What the guesses of sequences were drawn from, where they were.
     """
 
     drafts: dict[Sequence, tuple[int, ...]] = field(default_factory=dict)
     new: dict[Sequence, list[int]] = field(default_factory=dict)
     ending: dict[Sequence, FinishReason] = field(default_factory=dict)
+    laws: dict[Sequence, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: StepPlan) -> StepTokens:
         """Start a step."""
-        return cls({item.sequence: item.draft for item in plan.scheduled if item.draft})
+        return cls(
+            drafts={item.sequence: item.draft for item in plan.scheduled if item.draft},
+            laws={item.sequence: item.laws for item in plan.scheduled if item.laws is not None},
+        )
+
+    def guess_of(self, sequence: Sequence) -> Guess | None:
+        """Return the guess for the next token, if one was drawn."""
+        laws, place = self.laws.get(sequence), len(self.new.get(sequence, ()))
+        if laws is None or place >= len(laws):
+            return None
+        return Guess(self.drafts[sequence][place], laws[place])
 
     def is_due(self, sequence: Sequence, position: int) -> bool:
         """Whether the row at a position gives the next token: it has read right tokens alone."""

@@ -7,7 +7,8 @@ it computes a :class:`~infopt.ops.context.ForwardContext` and writes keys and va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 
@@ -94,6 +95,16 @@ class Decoder:
             for kind, (cos, sin) in self._rope.items()
         }
         return self.bind(pages)(x, ctx, rotations)
+
+    def without_layers(self, skipped: Collection[int]) -> Decoder:
+        """Return a decoder that leaves layers out; all weights are shared with this one.
+
+        Its pages are those of the layers that are left, in order.
+        """
+        partial = copy.copy(self)
+        partial.layers = [x for i, x in enumerate(self.layers) if i not in skipped]
+        partial._stack = None
+        return partial
 
     def bind(self, pages: LayerPages) -> LayerStack:
         """Return the layers bound to their pages; binding the same pages again costs nothing."""

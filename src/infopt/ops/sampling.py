@@ -54,9 +54,19 @@ def draw_tokens(logits: torch.Tensor, params: DrawParams, numbers: list[float]) 
     Returns:
         Token ids.
     """
-    cumulative = distribution(logits, params).cumsum(dim=-1)
+    return pick(distribution(logits, params), numbers)
+
+
+def pick(weights: torch.Tensor, numbers: list[float]) -> list[int]:
+    """Return, per row, the token at which the cumulative weight exceeds a share of the whole.
+
+    Args:
+        weights: float64 ``(num_rows, vocab_size)``, not normalised.
+        numbers: In [0, 1), one per row.
+    """
+    cumulative = weights.cumsum(dim=-1)
     total = cumulative[:, -1]
-    target = torch.tensor(numbers, dtype=torch.float64, device=logits.device) * total
+    target = torch.tensor(numbers, dtype=torch.float64, device=weights.device) * total
     # right=True skips tokens of probability zero, also when the number is exactly 0.
     found = torch.searchsorted(cumulative, target.unsqueeze(1), right=True).squeeze(1)
     return torch.where(found < cumulative.shape[1], found, 0).tolist()

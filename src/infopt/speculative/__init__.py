@@ -7,7 +7,7 @@ so that imports point one way. `infopt.speculative.theory` says when guessing pa
 
 from __future__ import annotations
 
-from infopt.speculative.config import DRAFTERS, make_drafter
+from infopt.speculative.config import DRAFTERS, make_drafter, read_options
 from infopt.speculative.report import describe_speculation
 
-__all__ = ["DRAFTERS", "describe_speculation", "make_drafter"]
+__all__ = ["DRAFTERS", "describe_speculation", "make_drafter", "read_options"]

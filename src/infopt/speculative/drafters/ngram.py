@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from infopt.engine.drafting import Drafter
+from infopt.engine.drafting import Drafter, DraftTarget
 from infopt.errors import ConfigError
 from infopt.speculative.config import DRAFTERS, MAX_DRAFT_TOKENS, check_count
 from infopt.speculative.drafters.per_output import PerOutput, copy_from
@@ -44,8 +44,9 @@ class NgramOptions:
                 remedy="Lower one or raise the other.",
             )
 
-    def build(self) -> Drafter:
-        """Return the drafter."""
+    def build(self, target: DraftTarget | None = None) -> Drafter:
+        """Return the drafter, which looks in the text alone."""
+        del target
         sizes = range(self.prompt_lookup_max, self.prompt_lookup_min - 1, -1)
         return PerOutput(self.num_speculative_tokens, lambda: NgramIndex(sizes))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from infopt.engine.drafting import Drafter
+from infopt.engine.drafting import Drafter, DraftTarget
 from infopt.speculative.config import DRAFTERS, MAX_DRAFT_TOKENS, check_count
 from infopt.speculative.drafters.per_output import PerOutput, copy_from
 
@@ -45,8 +45,9 @@ class SuffixOptions:
         check_count("min_match", self.min_match, 1, 1024)
         check_count("max_spec_factor", self.max_spec_factor, 0, MAX_DRAFT_TOKENS)
 
-    def build(self) -> Drafter:
-        """Return the drafter."""
+    def build(self, target: DraftTarget | None = None) -> Drafter:
+        """Return the drafter, which looks in the text alone."""
+        del target
         options = self
         return PerOutput(self.num_speculative_tokens, lambda: SuffixIndex(options))
 
