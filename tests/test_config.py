@@ -33,6 +33,7 @@ BAD = {
     "check_integrity": [None],
     "quantization": [None, 4, ""],
     "speculative": ["ngram", 5, ["ngram"]],
+    "kv_eviction": ["snapkv", 5, ["snapkv"]],
 }
 
 

@@ -39,6 +39,10 @@ class EngineConfig:
         speculative: Guess tokens and verify several at a time, without loss: ``method`` (ngram,
             suffix, draft_model, draft_head, early_exit) and its options, ``num_speculative_tokens``
             among them.
+        kv_eviction: Keep a part of the keys and values: ``method`` (streaming, knorm, tova, h2o,
+            snapkv, expected_attention, pyramid, random), ``budget`` (a share of the prompt) or
+            ``budget_tokens``, and options of the method. Requests may choose otherwise. Needs
+            ``preemption="swap"``.
         backend: Which kernels to prefer; a slower path is announced and recorded.
         cuda_graphs: ``auto`` replays decode steps from captured graphs on a CUDA device; ``off``
             launches every kernel from Python.
@@ -72,6 +76,7 @@ class EngineConfig:
     quantization: str = "none"
     calibration: Mapping[str, Any] | None = None
     speculative: Mapping[str, Any] | None = None
+    kv_eviction: Mapping[str, Any] | None = None
     backend: BackendName = "auto"
     cuda_graphs: CudaGraphs = "auto"
     scheduling: Scheduling = "continuous"
@@ -184,6 +189,7 @@ _COUNTS = (
 _MAPPINGS = {
     "calibration": "{'domain': 'docs', 'num_sequences': 16}",
     "speculative": "{'method': 'ngram', 'num_speculative_tokens': 5}",
+    "kv_eviction": "{'method': 'streaming', 'budget_tokens': 512}",
 }
 
 _CHOICES: dict[str, Any] = {

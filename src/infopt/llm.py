@@ -220,6 +220,11 @@ class LLM:
             "preemptions": stats.num_preemptions,
             "pages": {**pool.describe(), "quantized": old and old.pool.describe()},
             "speculative": describe_speculation(self.config.speculative, engine.draft_stats),
+            "kv_eviction": {
+                "evictions": stats.num_evictions,
+                "freed_bytes": stats.kv_freed_bytes,
+                "steps_that_kept_queries": stats.num_query_steps,
+            },
             "memory": {key: facts[key] for key in memory},
             **{key: value for key, value in facts.items() if key not in memory},
         }

@@ -40,6 +40,7 @@ class RequestMetrics:
         finished_s: When it ended.
         token_times_s: Time of each output token; tokens of one step share a time.
         num_preemptions: How often it lost its pages.
+        kv_freed_bytes: Bytes of the pages that evicting rows gave back to the pool.
     """
 
     arrival_s: float
@@ -48,6 +49,7 @@ class RequestMetrics:
     finished_s: float | None = None
     token_times_s: list[float] = field(default_factory=list)
     num_preemptions: int = 0
+    kv_freed_bytes: int = 0
 
     @property
     def ttft_s(self) -> float | None:

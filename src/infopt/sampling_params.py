@@ -93,6 +93,8 @@ class SamplingParams:
         detokenize: Make text; False works on ids alone (and then ``stop`` must be empty).
         skip_special_tokens: Leave special tokens out of the text.
         structured_outputs: What the output must look like; `LLM` enforces it.
+        kv_eviction: Which keys and values are kept, as `EngineConfig.kv_eviction` says it (None: as
+            the engine is configured; ``{"method": "none"}``: all of them).
     """
 
     n: int = 1
@@ -116,6 +118,7 @@ class SamplingParams:
     detokenize: bool = True
     skip_special_tokens: bool = True
     structured_outputs: StructuredOutputsParams | None = None
+    kv_eviction: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Check all values and freeze the containers.
@@ -128,6 +131,7 @@ class SamplingParams:
         self._freeze_stops()
         self._freeze_logit_bias()
         self._freeze_structured_outputs()
+        self._freeze_kv_eviction()
 
     @property
     def is_greedy(self) -> bool:
@@ -149,6 +153,7 @@ class SamplingParams:
             "logit_bias": dict(self.logit_bias),
             "stop": list(self.stop),
             "stop_token_ids": list(self.stop_token_ids),
+            "kv_eviction": None if self.kv_eviction is None else dict(self.kv_eviction),
         }
 
     def replace(self, **changes: Any) -> SamplingParams:
@@ -241,6 +246,19 @@ class SamplingParams:
                 field="structured_outputs",
                 value=form,
             )
+
+    def _freeze_kv_eviction(self) -> None:
+        given = self.kv_eviction
+        if given is None:
+            return
+        if not isinstance(given, Mapping):
+            raise SamplingParamsError(
+                f"kv_eviction must be a mapping of options, got {given!r}.",
+                field="kv_eviction",
+                value=given,
+                remedy='Example: {"method": "streaming", "budget_tokens": 512}.',
+            )
+        object.__setattr__(self, "kv_eviction", MappingProxyType(dict(given)))
 
 
 def _bias_entry(key: object, value: object) -> tuple[int, float]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+import torch
 
 from infopt.cache.block_pool import NULL_PAGE
+from infopt.cache.compaction import KeptRows
 from infopt.cache.groups import KVGroup, KVLayout
 from infopt.cache.manager import CacheManager, SequenceCache
 from infopt.cache.quantized_pages import QuantizedLayout, QuantizedPool, row_group_jobs
@@ -55,11 +57,36 @@ class ShadowCache:
         self.block_size = block_size
         self.quantized: dict[int, object] = {}
         self.slots: dict[tuple[int, int], object] = {}
+        self.kept: dict[tuple[SequenceCache, int], list[int]] = {}
         self.host: dict[tuple[int, int], object] = {}
 
     @property
     def pool(self):
         return self.manager.pool
+
+    def positions(self, cache: SequenceCache, group: int) -> list[int]:
+        """Return the position of each row: those that evictions kept, and those after them."""
+        if not cache.num_evicted[group]:
+            return list(range(cache.num_tokens))
+        kept = self.kept[cache, group]
+        return [*kept, *range(len(kept) + cache.num_evicted[group], cache.num_tokens)]
+
+    def evict(
+        self, cache: SequenceCache, group: int, rows: Sequence[int], tokens: Sequence[int]
+    ) -> None:
+        """Keep some rows of a group, and move what is in them as a page store does."""
+        kept = KeptRows(torch.tensor(rows).view(1, 1, -1))
+        positions = [self.positions(cache, group)[row] for row in rows]
+        move = self.manager.compact(cache, group, kept, tokens)
+        self.kept[cache, group] = positions
+        size, start = self.block_size, move.start
+        assert start <= kept.num_unmoved
+        found = [self.slots[move.sources[r // size], r % size] for r in rows[start:]]
+        for row, value in enumerate(found, start=start):
+            page = move.targets[row // size]
+            assert self.pool.reference_count(page) == 1, "a shared page is written"
+            assert not self.pool.has_key(page), "a findable page is written"
+            self.slots[page, row % size] = value
 
     def store(
         self,
@@ -67,6 +94,8 @@ class ShadowCache:
         tokens: Sequence[int],
         num_tokens: int,
         num_kept: int | None = None,
+        *,
+        will_evict: bool = False,
     ) -> bool:
         """Allocate, write and commit the tokens up to ``num_tokens``; False if there is no room.
 
@@ -77,12 +106,13 @@ class ShadowCache:
             return False
         for position in range(start, num_tokens):
             for group, table in enumerate(cache.tables):
-                page = table[position // self.block_size]
+                row = position - cache.num_evicted[group]
+                page = table[row // self.block_size]
                 assert page != NULL_PAGE, "a token is written to the null page"
                 assert self.pool.reference_count(page) == 1, "a shared page is written"
-                self.slots[page, position % self.block_size] = (group, (*tokens[: position + 1],))
+                self.slots[page, row % self.block_size] = (group, (*tokens[: position + 1],))
         self._quantize(cache, tokens)
-        self.manager.commit(cache, tokens, num_kept or num_tokens)
+        self.manager.commit(cache, tokens, num_kept or num_tokens, will_evict=will_evict)
         return True
 
     def _quantize(self, cache: SequenceCache, tokens: Sequence[int]) -> None:
@@ -116,13 +146,15 @@ class ShadowCache:
         """Assert that all keys which the next token sees are where the tables say, and right."""
         for group, table in enumerate(cache.tables):
             window = self.manager.layout.groups[group].window
+            positions = self.positions(cache, group)
+            assert len(positions) == cache.num_rows[group]
             first = 0 if window is None else max(cache.num_tokens - window + 1, 0)
             bound = self.old.num_readable(group, cache.num_tokens) if self.old else 0
-            for position in range(first, cache.num_tokens):
-                if position < bound * self.block_size:
+            for row, position in enumerate(positions[first:], start=first):
+                if row < bound * self.block_size:
                     self._check_quantized(cache, tokens, group, position)
                     continue
-                slot = table[position // self.block_size], position % self.block_size
+                slot = table[row // self.block_size], row % self.block_size
                 assert self.slots[slot] == (group, (*tokens[: position + 1],))
 
     def _check_quantized(

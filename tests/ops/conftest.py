@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
@@ -27,6 +27,17 @@ class PagedBatch:
     def attend(self, op: Callable[..., torch.Tensor], scale=0.125, softcap=None) -> torch.Tensor:
         """Run an attention op on the batch."""
         return op(self.q, self.pages, self.ctx, self.group, scale, softcap)
+
+    def evicted(self, num_rows: int) -> PagedBatch:
+        """Return the batch as one whose tokens stand far behind the rows that are left of them."""
+        ctx = replace(
+            self.ctx,
+            positions=self.ctx.positions + num_rows,
+            context_lens=[length + num_rows for length in self.ctx.context_lens],
+        )
+        lens = list(self.ctx.context_lens)
+        group = replace(self.group, rows=self.ctx.positions, row_lens=lens)
+        return replace(self, ctx=replace(ctx, groups=[group]), group=group)
 
     def dense(self, scale=0.125, softcap=None, *, absolute=False) -> torch.Tensor:
         """The same in float64, sequence by sequence, over a full score matrix.

@@ -88,5 +88,12 @@ def test_bits_do_not_depend_on_the_batch(make_batch, window):
         assert torch.equal(attend([(at, 1), (300, 1), (5, 1), (33, 33)])[0], whole[at - 1])
 
 
+def test_evicted_rows_are_counted_within_what_is_left(make_batch):
+    """Only the tokens' rows decide what they see, wherever they stand."""
+    batch = with_finite_pages(make_batch([(20, 1), (1, 1), (300, 1), (40, 7), (33, 33)]))
+    expected = batch.attend(paged_attention)
+    assert torch.equal(batch.evicted(1000).attend(paged_attention), expected)
+
+
 def test_empty_batch(make_batch):
     assert make_batch([]).attend(paged_attention).shape == (0, 256)

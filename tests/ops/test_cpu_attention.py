@@ -125,6 +125,11 @@ def test_a_later_row_of_the_chunk_does_not_leak(attention, make_batch):
     assert torch.equal(batch.attend(attention)[:25], clean[:25])
 
 
+def test_evicted_rows_are_counted_within_what_is_left(attention, make_batch):
+    batch = make_batch(MIXED)
+    assert torch.equal(batch.evicted(1000).attend(attention), batch.attend(attention))
+
+
 def test_empty_batch(attention, make_batch):
     assert make_batch([]).attend(attention).shape == (0, 256)
 

@@ -237,6 +237,40 @@ def replace_context(ctx: ForwardContext, keep: int) -> ForwardContext:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_evicted_rows_have_the_bits_of_the_single_ops(make_case, dtype):
+    """Groups differ in the rows that are left; the rotations stay those of the positions."""
+    case = make_case(dtype)
+    plain, _ = case.run(fused)
+    ctx, rows = case.ctx, case.ctx.positions
+    group = replace(ctx.groups[0], rows=rows, row_lens=list(ctx.context_lens))
+    case.ctx = replace(ctx, groups=[group, ctx.groups[1]])
+    hidden, pages = case.run(fused)
+    expected, expected_pages = case.run(Case.op_by_op)
+    assert torch.equal(hidden, expected) and torch.equal(hidden, plain)
+    assert torch.equal(pages, expected_pages)
+    fewer = (rows - 3).clamp(min=0)
+    case.ctx = replace(ctx, groups=[replace(group, rows=fewer), ctx.groups[1]])
+    hidden, _ = case.run(fused)
+    expected, _ = case.run(Case.op_by_op)
+    assert torch.equal(hidden, expected) and not torch.equal(hidden, plain)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_queries_are_left_where_they_are_asked_for(make_case, dtype):
+    case = make_case(dtype, head_norms=True)
+    plain, _ = case.run(fused)
+    found = []
+    for make in (fused, Case.op_by_op):
+        room = torch.full((2, case.x.shape[0], HEADS * DIM), torch.nan, dtype=dtype)
+        case.ctx = replace(case.ctx, queries=room)
+        hidden, _ = case.run(make)
+        assert torch.equal(hidden, plain)
+        found.append(room)
+    assert torch.equal(found[0], found[1])
+    assert found[0].isfinite().all() and not torch.equal(found[0][0], found[0][1])
+
+
 def test_an_empty_batch_gives_no_rows(make_case):
     case = make_case(sequences=[(3, 3)])
     empty = torch.zeros(0, DIM // 2)
@@ -271,6 +305,14 @@ def spoil(case: Case, what: str) -> None:
         ctx.query_starts[-1] += 1
     elif what == "group":
         ctx.groups.pop()
+    elif what == "rows":
+        group.rows = ctx.positions[:-1].contiguous()
+    elif what == "row":
+        group.rows = ctx.positions - 99
+    elif what == "queries":
+        ctx.queries = torch.empty(2, case.x.shape[0], HEADS * DIM + 1)
+    elif what == "type of queries":
+        ctx.queries = torch.empty(2, case.x.shape[0], HEADS * DIM).double()
 
 
 @pytest.mark.parametrize(
@@ -285,6 +327,10 @@ def spoil(case: Case, what: str) -> None:
         ("type", "x must be"),
         ("starts", "the sequences hold"),
         ("group", "no group 1"),
+        ("rows", "rows must have shape"),
+        ("row", "must not be negative"),
+        ("queries", "queries must have shape"),
+        ("type of queries", "queries must be"),
     ],
 )
 def test_a_wrong_batch_raises_before_any_layer_runs(make_case, what, message):

@@ -42,6 +42,7 @@ def test_a_fresh_server_has_counted_nothing(start_server):
         "infopt_cached_prompt_tokens_total": 64,
         "infopt_prefix_cache_hit_ratio": 64 / 120,
         "infopt_preemptions_total": 0,
+        "infopt_kv_freed_bytes_total": 0,
     }
     assert {name: after[name, ("tiny",)] for name in expected} == expected
     assert after["infopt_completions_finished_total", ("length", "tiny")] == 3
@@ -117,6 +118,17 @@ def test_cpu_times_grow_with_what_is_done(server):
     loop = server.service.loop
     assert loop.step_cpu_s >= step
     assert loop.other_cpu_s > 0
+
+
+def test_eviction_is_counted_by_request(start_server):
+    """A request's own choice is taken, and what it frees is the engine's count."""
+    server = start_server(engine={"preemption": "swap"})
+    prompt, eviction = [5 + i % 200 for i in range(60)], {"method": "knorm", "budget": 0.5}
+    server.complete(prompt, max_tokens=3)
+    assert samples(server)["infopt_kv_freed_bytes_total", ("tiny",)] == 0
+    server.complete(prompt, max_tokens=3, kv_eviction=eviction)
+    page_bytes = server.engine.cache.layout.page_bytes
+    assert samples(server)["infopt_kv_freed_bytes_total", ("tiny",)] == 2 * page_bytes
 
 
 def test_speculation_is_counted_and_tokens_share_their_gap(start_server):

@@ -106,6 +106,9 @@ def test_empty_and_null_are_the_same_as_nothing(server):
     [
         ({"best_of": 5, "n": 2}, "best_of"),
         ({"suffix": "x"}, "suffix"),
+        ({"kv_eviction": {"method": "snapkv"}}, "kv_eviction"),
+        ({"kv_eviction": {"method": "snapkv", "budget": 0.5, "windw": 4}}, "windw"),
+        ({"kv_eviction": "snapkv"}, "kv_eviction"),
         ({"n": 0}, "n"),
         ({"temperature": -1}, "temperature"),
         ({"top_p": 0}, "top_p"),

@@ -51,9 +51,12 @@ class StackRun {
     std::memcpy(b_.total, a_.x, sizeof(T) * a_.num_tokens * shape_.hidden_size);
   }
 
-  void layer(const StackLayer& layer, bool is_first) const {
-    is_first ? norm(b_.total, layer.input_norm, b_.normed)
-             : add_and_norm(layer.input_norm, b_.normed);
+  void layer(const StackLayer& layer, size_t index) const {
+    index == 0 ? norm(b_.total, layer.input_norm, b_.normed)
+               : add_and_norm(layer.input_norm, b_.normed);
+    multiply(layer.qkv, b_.normed, b_.qkv);
+    rotate(layer);
+    if (a_.queries != nullptr) keep_queries(layer, index);
     attend(layer);
     if (layer.pre_mlp_norm == nullptr) {
       add_and_norm(layer.post_attention_norm, b_.normed);
@@ -73,9 +76,13 @@ class StackRun {
   const StackArgs& a_;
   const Buffers<T> b_;
 
+  // All layers have equally many query heads where this is asked for.
+  void keep_queries(const StackLayer& layer, size_t index) const {
+    const int64_t size = a_.num_tokens * layer.output.in_features;
+    std::memcpy(static_cast<T*>(a_.queries) + index * size, b_.q, sizeof(T) * size);
+  }
+
   void attend(const StackLayer& layer) const {
-    multiply(layer.qkv, b_.normed, b_.qkv);
-    rotate(layer);
     const StackGroup& group = a_.groups[layer.group];
     if (group.num_jobs > 0) quantize(layer, group);
     AttentionArgs a = {};
@@ -165,7 +172,7 @@ void run_stack(const StackShape& shape, const std::vector<StackLayer>& layers,
   if (args.num_tokens == 0) return;
   const StackRun<T> run(shape, layers, args, scratch);
   run.begin();
-  for (const StackLayer& layer : layers) run.layer(layer, &layer == layers.data());
+  for (size_t i = 0; i < layers.size(); ++i) run.layer(layers[i], i);
   run.end();
 }
 

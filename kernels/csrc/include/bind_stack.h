@@ -66,7 +66,8 @@ class DecoderStack {
 
   Tensor forward(const Tensor& x, const Tensor& positions, const std::vector<Group>& groups,
                  const std::vector<Rotation>& rotations,
-                 const std::vector<int64_t>& prefill_starts, int64_t num_decodes) {
+                 const std::vector<int64_t>& prefill_starts, int64_t num_decodes,
+                 const std::optional<Tensor>& queries) {
     check_dtype(x, dtype_, "x");
     check_contiguous(x, "x");
     check_shape(x, {x.size(0), shape_.hidden_size}, "x");
@@ -81,6 +82,7 @@ class DecoderStack {
     a.num_decodes = num_decodes;
     a.num_prefills = prefill_starts.empty() ? 0 : static_cast<int64_t>(prefill_starts.size()) - 1;
     a.num_threads = at::get_num_threads();
+    a.queries = queries.has_value() ? room_for_queries(*queries, a.num_tokens) : nullptr;
     for (const Group& group : groups) a.groups.push_back(group_of(group, a));
     for (const Rotation& rotation : rotations) a.rotations.push_back(rotation_of(rotation, x));
     check_layers(a, groups);
@@ -145,6 +147,25 @@ class DecoderStack {
                       "query heads cannot share ", layer.num_kv_heads, " key heads");
   }
 
+  void* room_for_queries(const Tensor& queries, int64_t num_tokens) const {
+    const int64_t width = layers_.empty() ? 0 : layers_[0].output.in_features;
+    for (const StackLayer& layer : layers_) {
+      TORCH_CHECK_VALUE(layer.output.in_features == width, "layers differ in query heads");
+    }
+    check_dtype(queries, dtype_, "queries");
+    check_shape(queries, {static_cast<int64_t>(layers_.size()), num_tokens, width}, "queries");
+    check_contiguous(queries, "queries");
+    return queries.data_ptr();
+  }
+
+  static const int64_t* rows_of(const std::optional<Tensor>& rows, int64_t num_tokens) {
+    if (!rows.has_value()) return nullptr;
+    check_dtype(*rows, at::kLong, "rows");
+    check_shape(*rows, {num_tokens}, "rows");
+    check_contiguous(*rows, "rows");
+    return rows->const_data_ptr<int64_t>();
+  }
+
   static StackGroup group_of(const Group& group, const StackArgs& a) {
     const auto& [tables, slots, window, rows, quantized, jobs] = group;
     check_dtype(tables, at::kInt, "block_tables");
@@ -164,12 +185,7 @@ class DecoderStack {
     g.table_stride = tables.stride(0);
     g.table_width = tables.size(1);
     g.window = window;
-    if (rows.has_value()) {
-      check_dtype(*rows, at::kLong, "rows");
-      check_shape(*rows, {a.num_tokens}, "rows");
-      check_contiguous(*rows, "rows");
-      g.rows = rows->const_data_ptr<int64_t>();
-    }
+    g.rows = rows_of(rows, a.num_tokens);
     TORCH_CHECK_VALUE(quantized.has_value() == jobs.has_value(),
                       "quantized tables and jobs come together");
     if (quantized.has_value()) {

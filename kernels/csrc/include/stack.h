@@ -79,6 +79,7 @@ struct StackArgs {
   std::vector<StackGroup> groups;
   std::vector<StackRotation> rotations;
   int num_threads;
+  void* queries;  // (num_layers, num_tokens, num_heads * head_dim): rotated queries, or null
 };
 
 template <typename T>

@@ -95,6 +95,10 @@ class BlockPool:
         """Return the page with a key, or None."""
         return self._page_of.get(key)
 
+    def has_key(self, page: int) -> bool:
+        """Whether a page is findable as a prefix."""
+        return page in self._key_of
+
     def is_cached(self, page: int) -> bool:
         """Whether a page is unreferenced and evictable."""
         return page in self._cached

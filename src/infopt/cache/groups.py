@@ -82,7 +82,11 @@ class KVLayout:
 
 
 def plan_layout(
-    config: ModelConfig, block_size: int, bytes_per_value: int, max_model_len: int
+    config: ModelConfig,
+    block_size: int,
+    bytes_per_value: int,
+    max_model_len: int,
+    layer_steps: int = 1,
 ) -> KVLayout:
     """Form KV groups of equal size.
 
@@ -94,13 +98,15 @@ def plan_layout(
         block_size: Tokens per page.
         bytes_per_value: Size of one stored number.
         max_model_len: Longest sequence.
+        layer_steps: Groups that the layers of the rarer kind are cut into at least, where they are
+            so many (eviction may keep fewer rows of later layers).
     """
     window = config.sliding_window
     windowed = window is not None and window < max_model_len
     kinds: dict[bool, list[int]] = {}
     for layer, kind in enumerate(config.layer_kinds):
         kinds.setdefault(kind == "window" and windowed, []).append(layer)
-    size = min(len(layers) for layers in kinds.values())
+    size = max(min(len(layers) for layers in kinds.values()) // layer_steps, 1)
     groups = [
         KVGroup(tuple(layers[i : i + size]), window if is_window else None)
         for is_window, layers in sorted(kinds.items())

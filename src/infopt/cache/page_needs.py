@@ -50,16 +50,24 @@ def need_to_restore(
     manager: CacheManager,
     host_tables: list[list[int]],
     host_quantized: list[list[int]],
-    num_tokens: int,
+    rows: list[int],
 ) -> PageNeed:
-    """Return what a swapped-out sequence takes to come back and store ``num_tokens`` in all."""
-    total = -(-num_tokens // manager.layout.block_size)
-    full = sum(_num_missing(hosts, total) for hosts in host_tables)
+    """Return what a swapped-out sequence takes to come back and go on.
+
+    Args:
+        manager: The pools.
+        host_tables: Per group, its host pages.
+        host_quantized: The same for quantized pages.
+        rows: Per group, rows that it then stores.
+    """
+    size = manager.layout.block_size
+    both = zip(host_tables, rows, strict=True)
+    full = sum(_num_missing(hosts, -(-count // size)) for hosts, count in both)
     if manager.quantized is None:
         return PageNeed(full)
     layout = manager.quantized.layout
     quantized = sum(
-        _num_missing(hosts, layout.num_row_groups(index, num_tokens))
+        _num_missing(hosts, layout.num_row_groups(index, rows[index]))
         for index, hosts in enumerate(host_quantized)
     )
     return PageNeed(full, quantized)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from infopt.cache.compaction import QuantizedMove, RowMove
 from infopt.cache.groups import KVLayout
 from infopt.cache.quantized_pages import QuantizedLayout
 from infopt.ops.context import KVPages
-from infopt.ops.kv_quantization import QuantizedPages
+from infopt.ops.kv_quantization import QuantizedPages, decode, encode
 
 
 class PageBuffer:
@@ -101,6 +104,72 @@ class PageStore(PageBuffer):
             pages.append((group, KVPages(*parts)))
         return pages
 
+    def read_rows(
+        self,
+        group: int,
+        table: Sequence[int],
+        num_rows: int,
+        quantized_table: Sequence[int] = (),
+        num_read: int = 0,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copy keys and values of a sequence out of a group's pages.
+
+        Args:
+            group: KV group.
+            table: Its pages.
+            num_rows: Rows stored in them.
+            quantized_table: Its quantized pages.
+            num_read: First rows, which are read from those.
+
+        Returns:
+            Two tensors ``(num_layers, num_kv_heads, num_rows, head_dim)``.
+        """
+        num_layers = len(self.layout.groups[group].layers)
+        pages = torch.tensor(table, device=self.buffer.device)
+        rows = self.buffer[pages, :num_layers].permute(1, 2, 3, 0, 4, 5).flatten(3, 4)
+        keys, values = rows[:, 0, :, :num_rows], rows[:, 1, :, :num_rows]
+        if not num_read:
+            return keys, values
+        assert self.quantized is not None
+        coded = self.quantized.read_rows(num_layers, quantized_table)
+        old_keys, old_values = (part[:, :, :num_read] for part in coded)
+        keys, values = keys.float()[:, :, num_read:], values.float()[:, :, num_read:]
+        return torch.cat((old_keys, keys), 2), torch.cat((old_values, values), 2)
+
+    def move_rows(self, move: RowMove) -> None:
+        """Move the rows that a compaction keeps; sources and targets may overlap."""
+        if move.quantized is not None:
+            self._move_both(move, move.quantized)
+            return
+        size, rows = self.layout.block_size, move.kept.rows[:, :, move.start :]
+        sources = torch.tensor(move.sources, device=self.buffer.device)
+        layers, heads = self._layers_and_heads(rows)
+        moved = self.buffer[sources[rows // size], layers, :, heads, rows % size]
+        self._write_rows(move, moved)
+
+    def _move_both(self, move: RowMove, coded: QuantizedMove) -> None:
+        """Quantize the kept rows that are read so, and write the others in full."""
+        assert self.quantized is not None
+        read = (coded.group, move.sources, coded.num_rows, coded.sources, coded.num_read)
+        rows = move.kept.rows[..., None].expand(-1, -1, -1, self.layout.head_dim)
+        keys, values = (part.gather(2, rows) for part in self.read_rows(*read))
+        self.quantized.write_rows(coded.targets, keys, values)
+        moved = torch.stack((keys, values), 3)[:, :, move.start :]
+        self._write_rows(move, moved.to(self.buffer.dtype))
+
+    def _write_rows(self, move: RowMove, moved: torch.Tensor) -> None:
+        """Write ``(num_layers, num_kv_heads, rows from move.start on, 2, head_dim)``."""
+        size, device = self.layout.block_size, self.buffer.device
+        targets = torch.tensor(move.targets, device=device)
+        place = torch.arange(move.start, move.kept.num_rows, device=device)
+        layers, heads = self._layers_and_heads(moved)
+        self.buffer[targets[place // size], layers, :, heads, place % size] = moved
+
+    def _layers_and_heads(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        device = self.buffer.device
+        layers = torch.arange(like.shape[0], device=device)[:, None, None]
+        return layers, torch.arange(like.shape[1], device=device)[:, None]
+
 
 class QuantizedStore(PageBuffer):
     """All quantized pages in one tensor.
@@ -132,3 +201,34 @@ class QuantizedStore(PageBuffer):
         if not self.layout.is_quantized(group):
             return None
         return QuantizedPages(self.buffer[:, slot], self.layout.format, self.layout.layout.head_dim)
+
+    def read_rows(self, num_layers: int, table: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys and values of row groups, float32.
+
+        Args:
+            num_layers: Layers of the KV group.
+            table: Its pages.
+
+        Returns:
+            Two tensors ``(num_layers, num_kv_heads, rows, head_dim)``.
+        """
+        pages = torch.tensor(table, device=self.buffer.device)
+        data = self.buffer[pages, :num_layers].permute(1, 2, 0, 3)
+        coded = decode(data, self.layout.format, self.layout.layout.head_dim)
+        return coded.keys.flatten(2, 3), coded.values.flatten(2, 3)
+
+    def write_rows(self, table: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Quantize the first rows into row groups.
+
+        Args:
+            table: Pages of the row groups.
+            keys: ``(num_layers, num_kv_heads, rows, head_dim)``; rows behind the groups are left.
+            values: Same shape.
+        """
+        if not table:
+            return
+        size, count = self.layout.format.group_size, len(table)
+        keys, values = (p[:, :, : size * count].unflatten(2, (count, size)) for p in (keys, values))
+        data = encode(keys, values, self.layout.format)
+        pages = torch.tensor(table, device=self.buffer.device)
+        self.buffer[pages, : keys.shape[0]] = data.permute(2, 0, 1, 3)

@@ -141,9 +141,24 @@ class QuantizedPool:
         to their pool at the end of the step.
         """
         return sum(
-            max(self.layout.num_row_groups(index, num_rows) - len(table), 0)
+            max(self._num_row_groups(cache, index, num_rows) - len(table), 0)
             for index, table in enumerate(cache.quantized_tables)
         )
+
+    def _num_row_groups(self, cache: SequenceCache, index: int, num_tokens: int) -> int:
+        return self.layout.num_row_groups(index, num_tokens - cache.num_evicted[index])
+
+    def compact(self, cache: SequenceCache, index: int, num_rows: int) -> list[int]:
+        """Keep the pages that so many rows of a group take, all of them its own.
+
+        Returns:
+            The pages, to be written anew.
+        """
+        table, count = cache.quantized_tables[index], self.layout.num_row_groups(index, num_rows)
+        while len(table) > count:
+            self.pool.release(table.pop())
+        cache.num_quantized[index] = cache.num_findable[index] = count
+        return list(table)
 
     def allocate(self, cache: SequenceCache, num_rows: int) -> bool:
         """Make room for what a step that ends with ``num_rows`` rows quantizes; False without.
@@ -153,7 +168,7 @@ class QuantizedPool:
         if self.num_new_pages(cache, num_rows) > self.pool.num_available:
             return False
         for index, table in enumerate(cache.quantized_tables):
-            needed = self.layout.num_row_groups(index, num_rows)
+            needed = self._num_row_groups(cache, index, num_rows)
             table.extend(self.pool.allocate() for _ in range(needed - len(table)))
         return True
 
@@ -169,7 +184,8 @@ class QuantizedPool:
             if has_keys:
                 self._register(cache, index)
             cache.num_quantized[index] = len(table)
-            first = min(self.layout.first_row_group(index, num_rows), len(table))
+            row = num_rows - cache.num_evicted[index]
+            first = min(self.layout.first_row_group(index, row), len(table))
             for group in range(first - 1, -1, -1):
                 if table[group] == NULL_PAGE:
                     break

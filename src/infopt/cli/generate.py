@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SAMPLING_OPTIONS = Group(
     SamplingParams,
     title="Sampling",
-    skip=("structured_outputs",),
+    skip=("structured_outputs", "kv_eviction"),  # the latter is an option of the engine
     defaults={"max_tokens": 256},
 )
 

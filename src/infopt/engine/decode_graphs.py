@@ -200,6 +200,8 @@ class DecodeGraphs:
         """Return the bucket of a step, captured now if it is new."""
         if self.failure is not None or not 0 < ctx.num_seqs == ctx.num_decodes == ctx.num_tokens:
             return None
+        if ctx.queries is not None or any(group.rows is not None for group in ctx.groups):
+            return None  # evicted rows: their numbers have no place among the fixed inputs
         num_pages = max(group.block_tables.shape[1] for group in ctx.groups)
         shape = self.limits.shape_for(ctx.num_seqs, num_pages)
         if shape is None:

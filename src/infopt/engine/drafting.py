@@ -214,7 +214,8 @@ def add_drafts(
         draft = drafts.get(item.sequence)
         if draft is None or not item.is_decode:
             continue
-        draft = draft.cut(_num_that_fit(item, min(len(draft), max(budget, 0)), cache))
+        most = max(min(budget, _rows_left(item)), 0)
+        draft = draft.cut(_num_that_fit(item, min(len(draft), most), cache))
         if not len(draft):
             continue
         budget -= len(draft)
@@ -224,6 +225,16 @@ def add_drafts(
             draft=tuple(draft.token_ids),
             laws=draft.laws,
         )
+
+
+def _rows_left(item: ScheduledSequence) -> int:
+    """Return how many guesses may follow before an eviction: no step goes beyond one.
+
+    So the same rows are evicted at the same place with guesses and without.
+    """
+    state = item.sequence.eviction
+    room = None if state is None else state.room(item.sequence.cache)
+    return item.sequence.num_remaining_tokens if room is None else room - item.num_known_tokens
 
 
 def _num_that_fit(item: ScheduledSequence, wanted: int, cache: CacheManager) -> int:

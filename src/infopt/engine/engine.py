@@ -26,6 +26,8 @@ from infopt.engine.constraint import ConstraintFactory
 from infopt.engine.detokenizer import Detokenizer
 from infopt.engine.draft_stats import DraftStats
 from infopt.engine.drafting import Drafter, HiddenObserver, model_drafter
+from infopt.engine.eviction import Evictor
+from infopt.engine.eviction_request import EvictionPlanner, default_eviction
 from infopt.engine.logprobs import with_text
 from infopt.engine.observer import StepObserver, step_shares
 from infopt.engine.rejection import choose
@@ -37,6 +39,7 @@ from infopt.engine.sequence import Sequence
 from infopt.engine.stats import EngineStats, StepStats, StepTimer, count_step
 from infopt.engine.verification import StepTokens, wanted_rows
 from infopt.errors import CapacityError, PromptError, QueueFullError, SamplingParamsError
+from infopt.models.decoder import Decoder
 from infopt.models.tokenizer import Tokenizer
 from infopt.outputs import FinishReason, PositionLogprobs, RequestMetrics, RequestOutput
 from infopt.sampling_params import SamplingParams
@@ -86,6 +89,15 @@ class Engine:
         wants_hidden = self._model_drafter is not None and self._model_drafter.wants_hidden
         self.hidden_observer: HiddenObserver | None = self._model_drafter if wants_hidden else None
         """Sees the hidden states of the rows that tokens are chosen from; None costs nothing."""
+        self.evictor = Evictor(
+            parts.runner.model, parts.cache, parts.runner.store, parts.checker.max_model_len
+        )
+        self._evictions = EvictionPlanner(
+            default_eviction(config),
+            parts.cache,
+            swap,
+            is_native=isinstance(parts.runner.model, Decoder),
+        )
         self.reset_stats()
         self.step_log: list[StepStats] | None = None
         self.observers: list[StepObserver] = []
@@ -128,8 +140,9 @@ class Engine:
         Raises:
             PromptError: Empty prompt, bad ids, or an id that is in use.
             PromptTooLongError: The prompt and ``max_tokens`` do not fit ``max_model_len``.
-            CapacityError: The prompt can never fit the page pool.
-            SamplingParamsError: A token id outside the vocabulary in ``logit_bias`` or stops.
+            CapacityError: The prompt can never fit the page pool, or its rows the host memory.
+            SamplingParamsError: A token id outside the vocabulary in ``logit_bias`` or stops, or
+                a ``kv_eviction`` that does not exist.
             QueueFullError: ``max_num_waiting`` requests are waiting.
         """
         if not isinstance(params, SamplingParams):
@@ -158,10 +171,16 @@ class Engine:
                 value=limit,
                 remedy="Retry later, or raise max_num_waiting.",
             )
+        eviction = self._evictions.config_for(params)
         token_ids = self._tokens_of(prompt, params)
         max_tokens = self.checker.check(token_ids, params)
+        states = [
+            self._evictions.plan(eviction, len(token_ids), max_tokens) for _ in range(params.n)
+        ]
         arrival = self.clock.now() if arrival_s is None else arrival_s
         sequences = self._fork(request_id, token_ids, params, max_tokens, arrival)
+        for sequence, state in zip(sequences, states, strict=True):
+            sequence.eviction = state
         if constraint is not None:
             for sequence in sequences:
                 sequence.constraint = constraint()
@@ -351,6 +370,7 @@ class Engine:
         self.runner.swap(plan)
         rows, wanted = wanted_rows(plan)
         ctx = self.runner.build(plan, rows)
+        self.evictor.prepare(plan, ctx, self.stats)
         timer.scheduled()
         hidden = self.runner.hidden(ctx)
         if self.hidden_observer is not None:
@@ -366,6 +386,7 @@ class Engine:
         timer.forwarded()
         self.scheduler.commit(plan, taken.num_kept())
         self._end_step(plan)
+        self.evictor.after_step(plan, ctx, self.stats)
         timer.sampled()
         self._count(plan, len(wanted), timer)
         sequences = [item.sequence for item in plan.scheduled]
@@ -495,8 +516,8 @@ class Engine:
 
         Some may have got their last token before the failure: they keep their reason.
         """
-        self.scheduler.forget_copies(plan)
-        sequences = [item.sequence for item in plan.scheduled]
+        lost = self.scheduler.forget_copies(plan)
+        sequences = [*(item.sequence for item in plan.scheduled), *lost]
         for sequence in sequences:
             if not sequence.is_finished:
                 self._finish(sequence, self._taken.ending.get(sequence, "error"))

@@ -20,6 +20,7 @@ from infopt.engine.clock import Clock, MonotonicClock
 from infopt.engine.decode_graphs import CudaGraphs, DecodeGraphs, GraphLimits
 from infopt.engine.drafting import Drafter, DraftTarget, ModelDrafter, model_drafter
 from infopt.engine.engine import Engine, EngineParts
+from infopt.engine.eviction_request import default_eviction
 from infopt.engine.pool_plan import (
     DraftMemory,
     PoolPlan,
@@ -65,7 +66,7 @@ def build_engine(
     dtype = _dtype(config, device)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    options = _draft_options(config)
+    options, eviction = _draft_options(config), default_eviction(config)
     kv_format(config, 0)  # refused before anything is loaded
     ops = resolve_ops(
         config.backend,
@@ -86,7 +87,8 @@ def build_engine(
     drafter = _drafter(options, config, loaded)
     extra = model_drafter(drafter)
     fmt = kv_format(config, 0 if drafter is None else drafter.max_tokens)
-    layout = plan_layout(model.config, config.block_size, dtype.itemsize, max_model_len)
+    steps = 1 if eviction is None else eviction.press.layer_steps
+    layout = plan_layout(model.config, config.block_size, dtype.itemsize, max_model_len, steps)
     old = quantized_layout(layout, fmt)
     pools = PoolPlanner(config, layout, old, max_model_len, _draft_memory(config, extra)).plan()
     store = _store(layout, old, pools, dtype, device)

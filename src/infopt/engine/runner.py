@@ -143,11 +143,14 @@ class ModelRunner:
         block_tables = _block_tables(tables, num_padding)
         slots = [0] * num_padding
         for item, table in zip(items, tables, strict=True):
-            slots.extend(
-                table[position // size] * size + position % size for position in _positions_of(item)
-            )
+            slots.extend(table[row // size] * size + row % size for row in _rows_of(item, index))
         old = self._quantized(index, items, num_padding)
-        return GroupContext(block_tables, _tensor(slots), group.window, quantized=old)
+        ctx = GroupContext(block_tables, _tensor(slots), group.window, quantized=old)
+        if any(item.sequence.cache.num_evicted[index] for item in items):
+            rows = chain.from_iterable(_rows_of(item, index) for item in items)
+            ctx.rows = _tensor([*[0] * num_padding, *rows])
+            ctx.row_lens = [*[1] * num_padding, *(_rows_of(item, index).stop for item in items)]
+        return ctx
 
     def _quantized(
         self, index: int, items: list[ScheduledSequence], num_padding: int
@@ -206,6 +209,11 @@ def _tensor(values: Sequence[int] | Sequence[Sequence[int]]) -> torch.Tensor:
 def _tokens_of(item: ScheduledSequence) -> list[int]:
     known = item.sequence.token_ids[item.start : item.start + item.num_known_tokens]
     return [*known, *item.draft]
+
+
+def _rows_of(item: ScheduledSequence, group: int) -> range:
+    start = item.start - item.sequence.cache.num_evicted[group]
+    return range(start, start + item.num_tokens)
 
 
 def _positions_of(item: ScheduledSequence) -> range:

@@ -25,6 +25,7 @@ from infopt.cache.page_needs import Growth, need_to_grow, need_to_restore, need_
 from infopt.cache.quantized_pages import PageNeed
 from infopt.config import EngineConfig
 from infopt.engine.drafting import Drafter, add_drafts, propose_drafts
+from infopt.engine.eviction_room import SwapRoom, find_prefix, rows_after_eviction
 from infopt.engine.sequence import Sequence, SequenceStatus
 from infopt.engine.swapping import HostPages
 
@@ -81,6 +82,7 @@ class StepPlan:
         swap_out_quantized: Copies of quantized pages.
         swap_in_quantized: Copies of quantized pages.
         num_padding_tokens: Tokens computed for nothing (``static_padded``).
+        num_evicted: Rows that scheduled sequences have lost, mean over the KV groups.
     """
 
     scheduled: list[ScheduledSequence] = field(default_factory=list)
@@ -90,6 +92,7 @@ class StepPlan:
     swap_out_quantized: list[tuple[int, int]] = field(default_factory=list)
     swap_in_quantized: list[tuple[int, int]] = field(default_factory=list)
     num_padding_tokens: int = 0
+    num_evicted: dict[Sequence, int] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:
@@ -122,6 +125,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.host_pages = HostPages(num_swap_pages)
         self.host_quantized = HostPages(num_swap_quantized)
+        self._swap_room = SwapRoom()
         self._batch: list[Sequence] = []
         self.num_swap_fallbacks = 0
         """Preemptions that recomputed because host memory for swapping was full."""
@@ -148,6 +152,7 @@ class Scheduler:
             add_drafts(plan, drafts, self.cache, left)
         plan.scheduled.sort(key=lambda item: (item.num_tokens > 1, item.sequence.seq_id))
         plan.num_padding_tokens = self._num_padding_tokens(plan)
+        plan.num_evicted = _count_evicted(plan)
         return plan
 
     def commit(self, plan: StepPlan, num_kept: Mapping[Sequence, int] | None = None) -> None:
@@ -163,7 +168,10 @@ class Scheduler:
             if not sequence.is_finished:
                 kept = num_kept.get(sequence, 0) if num_kept else 0
                 num_stored = item.start + item.num_known_tokens + kept
-                self.cache.commit(sequence.cache, sequence.token_ids, num_stored)
+                will_evict = sequence.eviction is not None
+                self.cache.commit(
+                    sequence.cache, sequence.token_ids, num_stored, will_evict=will_evict
+                )
 
     def finish(self, sequence: Sequence) -> None:
         """Take a sequence out of its queue and free its pages; safe in every state."""
@@ -174,14 +182,24 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
         self.cache.free(sequence.cache)
         self._release_host_pages(sequence)
+        self._swap_room.leave(sequence)
+        sequence.eviction = None
         if self.drafter is not None:
             self.drafter.forget(sequence.seq_id)
 
-    def forget_copies(self, plan: StepPlan) -> None:
-        """Compute what a failed step swapped out again: nobody knows if its copies were made."""
+    def forget_copies(self, plan: StepPlan) -> list[Sequence]:
+        """Compute what a failed step swapped out again: nobody knows if its copies were made.
+
+        Returns:
+            Those that cannot be computed again, since rows of theirs were evicted.
+        """
+        lost = [sequence for sequence in plan.preempted if sequence.cache.is_evicted]
         for sequence in plan.preempted:
             self._release_host_pages(sequence)
-            sequence.cache.num_tokens = 0
+            self.cache.free(sequence.cache)
+            if sequence.eviction is not None:
+                sequence.eviction.reset()
+        return lost
 
     def check_integrity(self) -> None:
         """Assert the invariants of pages and queues."""
@@ -222,10 +240,13 @@ class Scheduler:
     def _preempt(self, victim: Sequence, plan: StepPlan) -> None:
         if self.config.preemption == "swap" and not self._swap_out(victim, plan):
             self.num_swap_fallbacks += 1
-        computed = victim.cache.num_tokens
+        computed, evicted = victim.cache.num_tokens, victim.cache.num_evicted
         self.cache.free(victim.cache)
         if victim.host_pages is not None:
-            victim.cache.num_tokens = computed
+            victim.cache.num_tokens, victim.cache.num_evicted = computed, evicted
+        elif victim.eviction is not None:
+            assert not any(evicted), "evicted rows cannot be computed again"
+            victim.eviction.reset()
         victim.status = SequenceStatus.WAITING
         victim.was_preempted = True
         victim.metrics.num_preemptions += 1
@@ -274,19 +295,20 @@ class Scheduler:
         """Give a waiting sequence its first pages; return its tokens or None if it must wait."""
         if sequence.host_pages is not None:
             return self._swap_in(sequence, plan, budget)
-        keys = (
-            []
-            if self._reads_whole_prompt(sequence)
-            else self.cache.match_prefix(sequence.token_ids)
-        )
+        if not self._swap_room.enter(sequence, self._free_hosts, self.cache):
+            return None
+        keys = [] if self._reads_whole_prompt(sequence) else find_prefix(self.cache, sequence)
+        reserved = rows_after_eviction(sequence)
         num_found = len(keys) * self.cache.layout.block_size
         num_tokens = min(len(sequence.token_ids) - num_found, budget)
         needed = need_to_start(self.cache, sequence.cache, keys, num_found + num_tokens)
+        needed += PageNeed(sum(self.cache.num_to_reserve(len(keys), reserved)))
         num_stored = num_found + num_tokens
         if not self.cache.fits(needed + self._headroom(sequence, num_stored)):
             return None
         if keys:
             self.cache.adopt_prefix(sequence.cache, keys)
+        self.cache.reserve(sequence.cache, reserved)
         allocated = self.cache.allocate(sequence.cache, num_found + num_tokens)
         assert allocated, "admission counted too few pages"
         if not sequence.was_admitted:
@@ -330,10 +352,10 @@ class Scheduler:
 
     def _swap_out(self, victim: Sequence, plan: StepPlan) -> bool:
         """Plan the copies of a victim's pages to the host; False if there is no room."""
-        cache = victim.cache
-        if cache.num_pages > len(self.host_pages.free) or not cache.num_tokens:
+        cache, room = victim.cache, self._swap_room.left_for(victim, self._free_hosts)
+        if cache.num_pages > room.full or not cache.num_tokens:
             return False
-        if cache.num_quantized_pages > len(self.host_quantized.free):
+        if cache.num_quantized_pages > room.quantized:
             return False
         written, moves = cache.written_tables, plan.swap_out_quantized
         victim.host_pages = self.host_pages.take(cache.tables, plan.swap_out)
@@ -345,16 +367,24 @@ class Scheduler:
         cache, computed = sequence.cache, sequence.cache.num_tokens
         num_tokens = min(len(sequence.token_ids) - computed, budget)
         hosts, stored = (sequence.host_pages, sequence.host_quantized), computed + num_tokens
-        needed = need_to_restore(self.cache, *hosts, stored)
+        rows = [stored - evicted for evicted in cache.num_evicted]
+        reserved = rows_after_eviction(sequence)
+        needed = need_to_restore(self.cache, *hosts, rows)
+        needed += PageNeed(sum(self.cache.num_to_reserve(0, reserved)))
         if not self.cache.fits(needed + self._headroom(sequence, stored)):
             return None
         plan.swap_in.extend(self.cache.restore(cache, hosts[0], computed))
         plan.swap_in_quantized.extend(self.cache.restore_quantized(cache, hosts[1]))
+        self.cache.reserve(cache, reserved)
         self._release_host_pages(sequence)
         allocated = self.cache.allocate(cache, computed + num_tokens)
         assert allocated, "admission counted too few pages"
         plan.scheduled.append(ScheduledSequence(sequence, computed, num_tokens))
         return num_tokens
+
+    @property
+    def _free_hosts(self) -> PageNeed:
+        return PageNeed(len(self.host_pages.free), len(self.host_quantized.free))
 
     def _release_host_pages(self, sequence: Sequence) -> None:
         self.host_pages.give_back(sequence.host_pages)
@@ -384,3 +414,8 @@ class Scheduler:
     @property
     def _num_finished_rows(self) -> int:
         return sum(s.is_finished for s in self._batch)
+
+
+def _count_evicted(plan: StepPlan) -> dict[Sequence, int]:
+    caches = {item.sequence: item.sequence.cache.num_evicted for item in plan.scheduled}
+    return {s: sum(evicted) // len(evicted) for s, evicted in caches.items() if any(evicted)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from infopt.cache.eviction import EvictionState
 from infopt.cache.manager import SequenceCache
 from infopt.engine.constraint import TokenConstraint
 from infopt.outputs import FinishReason, PositionLogprobs, RequestMetrics
@@ -42,6 +43,7 @@ class Sequence:
         logprobs: One entry per output token, if asked for.
         prompt_logprobs: One entry per prompt token, if asked for.
         constraint: Decides which tokens may come next (a grammar, say).
+        eviction: Which rows of keys and values are let go, and when; None keeps all.
     """
 
     seq_id: int
@@ -65,6 +67,7 @@ class Sequence:
     logprobs: list[PositionLogprobs] | None = None
     prompt_logprobs: list[PositionLogprobs | None] | None = None
     constraint: TokenConstraint | None = None
+    eviction: EvictionState | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 

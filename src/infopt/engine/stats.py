@@ -84,6 +84,9 @@ class EngineStats:
         num_generated_tokens: Output tokens.
         num_preemptions: Times a sequence lost its pages.
         num_steps: Steps with work.
+        num_evictions: Times rows of a sequence were evicted.
+        kv_freed_bytes: Bytes of the pages that evictions gave back to the pool.
+        num_query_steps: Steps that kept queries for a press to read.
     """
 
     num_requests: int = 0
@@ -93,6 +96,9 @@ class EngineStats:
     num_generated_tokens: int = 0
     num_preemptions: int = 0
     num_steps: int = 0
+    num_evictions: int = 0
+    kv_freed_bytes: int = 0
+    num_query_steps: int = 0
 
     @property
     def prefix_hit_rate(self) -> float | None:
@@ -154,7 +160,10 @@ def count_step(
     """
     groups = scheduler.cache.layout.groups
     window = next((g.window for g in groups if g.window is not None), None)
-    spans = [(item.start, item.num_tokens) for item in plan.scheduled]
+    spans = [
+        (item.start - plan.num_evicted.get(item.sequence, 0), item.num_tokens)
+        for item in plan.scheduled
+    ]
     num_decodes = sum(item.is_decode for item in plan.scheduled)
     num_drafted = sum(len(item.draft) for item in plan.scheduled)
     return StepStats(

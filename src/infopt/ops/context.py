@@ -96,6 +96,8 @@ class ForwardContext:
         num_decodes: Leading sequences with a single token.
         groups: One entry per KV group.
         logit_rows: int64 ``(num_logit_rows,)``: tokens whose logits are wanted.
+        queries: ``(num_layers, num_tokens, num_heads * head_dim)`` in the compute type: the layers
+            leave their rotated queries here, where somebody wants them (None: nobody does).
         shared: What a backend derives from the batch once and uses in all layers.
     """
 
@@ -106,6 +108,7 @@ class ForwardContext:
     num_decodes: int
     groups: list[GroupContext]
     logit_rows: torch.Tensor
+    queries: torch.Tensor | None = None
     shared: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -110,9 +110,11 @@ class OpByOpStack:
     def __call__(self, x: torch.Tensor, ctx: ForwardContext, rotations: Rotations) -> torch.Tensor:
         """Run all layers and the final norm."""
         residual: torch.Tensor | None = None
-        for layer, (group, pages) in zip(self.spec.layers, self.pages, strict=True):
+        layers = zip(self.spec.layers, self.pages, strict=True)
+        for index, (layer, (group, pages)) in enumerate(layers):
             place = (ctx, group, pages, rotations[layer.kind])
-            attended, total = self._attention(layer, x, residual, *place)
+            captured = None if ctx.queries is None else ctx.queries[index]
+            attended, total = self._attention(layer, x, residual, *place, captured)
             x, residual = self._mlp(layer, attended, total, ctx)
         return self.ops.add_rms_norm(x, residual, self.spec.final_norm, self.spec.eps)[0]
 
@@ -129,14 +131,17 @@ class OpByOpStack:
         group: int,
         pages: KVPages,
         rotation: tuple[torch.Tensor, torch.Tensor],
+        captured: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what attention adds, and what it is added to."""
+        """Return what attention adds, and what it is added to; leave the queries if asked to."""
         spec, ops = self.spec, self.ops
         normed, total = ops.add_rms_norm(x, residual, layer.input_norm, spec.eps)
         kv, qkv = ctx.groups[group], layer.qkv(normed)
         if layer.row_norms is not None:
             qkv = self._norm_rows(qkv, layer.row_norms)
         q = ops.rotary_and_write(qkv, *rotation, pages, kv.slots, layer.head_norms)
+        if captured is not None:
+            captured.copy_(q.flatten(1))
         if kv.quantized is not None:
             ops.quantize_pages(pages, kv.quantized.jobs)
         attended = ops.attention(q, pages, ctx, kv, spec.attention_scale, spec.attention_softcap)

@@ -138,6 +138,7 @@ _COUNTERS = {
     "infopt_generated_tokens": "Output tokens.",
     "infopt_preemptions": "Times a sequence lost its pages.",
     "infopt_steps": "Steps of the engine.",
+    "infopt_kv_freed_bytes": "Bytes of the pages that evicting rows gave back.",
 }
 
 
@@ -162,6 +163,7 @@ def _counters(engine: Engine) -> tuple[float, ...]:
         stats.num_generated_tokens,
         stats.num_preemptions,
         stats.num_steps,
+        stats.kv_freed_bytes,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from infopt.errors import ConfigError, DependencyError, MeasurementError, nearest
 from infopt.evals.oracles.job import Job
 
-ORACLES = ("llmcompressor",)
+ORACLES = ("llmcompressor", "kvpress")
 """Names of oracles; each has a script beside this module and a file of requirements."""
 
 SCRIPTS = Path(__file__).parent

@@ -63,6 +63,7 @@ class CppStack:
             [rotations[kind] for kind in self._kinds],
             ctx.query_starts[num_decodes:] if ctx.num_seqs > num_decodes else [],
             num_decodes,
+            ctx.queries,
         )
 
 

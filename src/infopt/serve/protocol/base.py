@@ -48,6 +48,9 @@ class SamplingFields(StrictModel):
     include_energy: bool | None = Field(
         None, description="Add the energy of the request to its usage."
     )
+    kv_eviction: dict[str, Any] | None = Field(
+        None, description='Keys and values to keep, e.g. {"method": "snapkv", "budget": 0.5}.'
+    )
 
     user: str | None = Field(None, description="Accepted, without effect.")
     metadata: dict[str, Any] | None = Field(None, description="Accepted, without effect.")
@@ -73,6 +76,7 @@ class SamplingFields(StrictModel):
         "ignore_eos",
         "min_tokens",
         "skip_special_tokens",
+        "kv_eviction",
     )
     """Fields that go to `SamplingParams` under the same name."""
 

@@ -121,7 +121,16 @@ class EarlyExit:
 
     @torch.inference_mode()
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        """Return the guesses for each request."""
+        """Return the guesses for each request; none where rows of its pages were evicted.
+
+        What is left of those lies elsewhere in each layer, and this part of the model reads rows by
+        their positions.
+        """
+        whole = [r for r in requests if _keeps_all_rows(r)]
+        made = iter(self._propose(whole)) if whole else iter(())
+        return [next(made) if _keeps_all_rows(r) else Draft(()) for r in requests]
+
+    def _propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         texts = [(r.token_ids, _tables(r)) for r in requests]
         sequences = self._model.open(texts, self.max_tokens)
         eos = self._target.model.config.eos_token_ids
@@ -183,6 +192,10 @@ class EarlyExit:
                 remedy="Name skip_layers, or raise kv_cache_memory_gib.",
             )
         return search.best()
+
+
+def _keeps_all_rows(request: DraftRequest) -> bool:
+    return request.sequence is None or request.sequence.eviction is None
 
 
 def _tables(request: DraftRequest) -> list[list[int]]:
