@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from infopt import LLM, SamplingParams
-from infopt.errors import ConfigError, InfoptError, UnsupportedModelError
+from infopt.errors import ConfigError, DependencyError, InfoptError, UnsupportedModelError
 from infopt.evals.families.cases import CASES
 from infopt.evals.families.write import write_checkpoint
 
@@ -90,6 +91,14 @@ def test_states_cannot_be_swapped_or_rolled_back(
         LLM(str(family_dir("lfm2")), **(OPTIONS | {name: value}))
 
 
+def test_an_old_transformers_is_named(
+    family_dir: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "infopt.engine.fallback_loader", None)
+    with pytest.raises(DependencyError, match="newer"):
+        LLM(str(family_dir("gpt_oss")), **OPTIONS)
+
+
 def test_longer_than_the_model_is_refused(family_dir: Callable[[str], Path]) -> None:
     with pytest.raises(ConfigError, match="512"):
         LLM(str(family_dir("gpt_oss")), max_model_len=513, **OPTIONS)
@@ -147,6 +156,15 @@ def test_states_end_with_their_sequences(family_dir: Callable[[str], Path], fami
         assert not states
         llm.logits(PROMPTS[1])
         assert not states
+
+
+def test_padding_makes_no_states(family_dir: Callable[[str], Path]) -> None:
+    with LLM(str(family_dir("falcon")), **OPTIONS) as llm:
+        expected = sampled(llm)
+    options = OPTIONS | {"scheduling": "static_padded", "max_num_seqs": 3}
+    with LLM(str(family_dir("falcon")), **options) as llm:
+        assert sampled(llm) == expected
+        assert not llm.engine.runner.store.states
 
 
 def test_unpaged_models_say_so(

@@ -23,6 +23,7 @@ import torch
 from infopt.engine.stats import StepStats
 from infopt.errors import MeasurementError
 from infopt.models.config import ModelConfig
+from infopt.models.fallback.config import TransformersConfig
 
 Regime = Literal["weight-bandwidth", "kv-bandwidth", "compute", "overhead"]
 
@@ -216,6 +217,19 @@ def step_cost(step: StepStats, config: ModelConfig, precision: Precision) -> Ste
         * config.query_size
         * (num_full * step.num_attention_pairs + num_window * step.num_window_pairs),
     )
+
+
+def step_bytes(
+    step: StepStats, config: ModelConfig | TransformersConfig, precision: Precision
+) -> float:
+    """Return the bytes that one engine step moves.
+
+    Of a model that transformers runs only its weights are known: those of one token, read once, are
+    a lower bound.
+    """
+    if isinstance(config, TransformersConfig):
+        return config.num_active_parameters * precision.weight_bytes
+    return step_cost(step, config, precision).num_bytes
 
 
 def predicted_seconds(cost: StepCost, peaks: MachinePeaks) -> float | None:

@@ -21,6 +21,7 @@ from infopt.engine.observer import StepShare
 from infopt.engine.stats import StepStats
 from infopt.errors import MeasurementError
 from infopt.models.config import ModelConfig
+from infopt.models.fallback.config import TransformersConfig
 
 NJ_PER_J = 1_000_000_000
 
@@ -83,12 +84,17 @@ class SplitModel:
         )
 
 
-def flop_model(config: ModelConfig) -> SplitModel:
+def flop_model(config: ModelConfig | TransformersConfig) -> SplitModel:
     """Return the split by FLOPs: two per weight and token, four per pair and query channel.
+
+    Of a model that transformers runs only the weights are known, so its pairs count nothing.
 
     A decode step reads all weights for few FLOPs, so in a mixed step this charges decode little;
     `time_model` says what it really took where there are pure steps to learn it from.
     """
+    if isinstance(config, TransformersConfig):
+        per_token = 2.0 * config.num_active_parameters
+        return SplitModel("flops", per_token, per_token)
     experts = 0 if config.moe is None else config.moe.top_k
     linear = config.num_layers * config.attention_parameters + config.mlp_parameters(experts)
     per_pair = 4.0 * config.query_size * config.num_layers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -14,13 +13,13 @@ from infopt.cache.groups import KVGroup, KVLayout
 from infopt.cache.manager import CacheManager
 from infopt.cache.pages import PageStore
 from infopt.cache.part_pages import PartLayout, PartStore, plan_part_layout
-from infopt.cache.quantized_pages import PageNeed
 from infopt.cache.slot_store import StateManager, StateStore
 from infopt.config import EngineConfig
 from infopt.engine.admission import RequestChecker
 from infopt.engine.drafting import Drafter
 from infopt.engine.engine import EngineParts
-from infopt.engine.pool_size import PoolSize, limited_length
+from infopt.engine.limits import limited_length
+from infopt.engine.pool_plan import PoolPlan, PoolPlanner
 from infopt.engine.runner import ModelRunner
 from infopt.errors import ConfigError
 from infopt.models.decoder import Decoder
@@ -30,7 +29,7 @@ from infopt.models.fallback.parts import describe_layers
 from infopt.models.fallback.route import Route
 from infopt.models.fingerprint import content_identity
 from infopt.models.tokenizer import folder_tokenizer
-from infopt.ops import OpSet
+from infopt.ops import resolve_ops
 
 logger = logging.getLogger(__name__)
 
@@ -106,22 +105,23 @@ class Fallback:
     max_model_len: int
     identity: str
 
-    def make_store(self, size: PoolSize) -> PageStore:
+    def make_store(self, pools: PoolPlan) -> PageStore:
         """Return the memory behind the pages."""
         if isinstance(self.layout, PartLayout):
             model = self.model
             return PartStore(
-                self.layout, size.num_pages, size.num_swap_pages, model.dtype, model.device
+                self.layout, pools.pages.full, pools.swap.full, model.dtype, model.device
             )
-        return cast(PageStore, StateStore(self.layout, size.num_pages))
+        return cast(PageStore, StateStore(self.layout, pools.pages.full))
 
-    def make_cache(self, store: PageStore, num_pages: int, config: EngineConfig) -> CacheManager:
+    def make_cache(self, store: PageStore, pools: PoolPlan, config: EngineConfig) -> CacheManager:
         """Return who hands out pages; their keys hold everything that changes their content."""
         identity = {
             "model": self.identity,
             "dtype": str(self.model.dtype),
             "backend": f"transformers {transformers.__version__}",
         }
+        num_pages = pools.pages.full
         if isinstance(store, PartStore):
             return CacheManager(self.layout, num_pages, identity, config.enable_prefix_caching)
         return StateManager(self.layout, num_pages, identity, cast(StateStore, store))
@@ -132,6 +132,19 @@ class Fallback:
         if isinstance(self.layout, PartLayout):
             return self.layout.stored_bytes_per_token
         return self.model.state_bytes_per_token
+
+    def describe_pools(self, store: PageStore, pools: PoolPlan) -> dict[str, object]:
+        """Return the sizes of the pool."""
+        return {
+            "max_model_len": self.max_model_len,
+            "pool_tokens": pools.tokens,
+            "num_kv_pages": pools.pages.full,
+            "num_kv_groups": len(self.layout.groups),
+            "page_bytes": self.layout.page_bytes,
+            "kv_pool_bytes": store.num_bytes,
+            "kv_bytes_per_token": self.layout.bytes_per_token,
+            "kv_cache": {"dtype": "auto"},
+        }
 
     def describe(self) -> dict[str, object]:
         """Return how the model runs, and what it caches."""
@@ -159,18 +172,16 @@ class Fallback:
             "kv_stored_bytes_per_token": self.stored_bytes_per_token,
             "self_check_error": model.check_error,
             "ignored_tensors": list(self.ignored),
-            "num_parameters": model.num_parameters,
-            "num_active_parameters": model.num_active_parameters,
+            "num_parameters": model.config.num_parameters,
+            "num_active_parameters": model.config.num_active_parameters,
         }
 
 
 def build_fallback(
     config: EngineConfig,
     route: Route,
-    ops: OpSet,
     dtype: torch.dtype,
     device: torch.device,
-    pool_size: Callable[[KVLayout, int], PoolSize],
     drafter: Drafter | None,
 ) -> EngineParts:
     """Load a model through transformers and give it pages.
@@ -178,35 +189,38 @@ def build_fallback(
     Args:
         config: How to run.
         route: What to load.
-        ops: Resolved ops; only sampling is used.
         dtype: Compute type.
         device: Where to run.
-        pool_size: Layout and longest sequence -> sizes of the pool.
         drafter: Guesses tokens.
 
     Raises:
         InfoptError: For what it cannot honour.
     """
-    fallback = load_fallback(config, route, ops, dtype, device)
+    fallback = load_fallback(config, route, dtype, device)
     model, max_model_len = fallback.model, fallback.max_model_len
-    size = pool_size(fallback.layout, max_model_len)
-    size.warn_if_small()
-    store = fallback.make_store(size)
+    pools = PoolPlanner(config, fallback.layout, None, max_model_len).plan()
+    if pools.tokens < max_model_len:
+        logger.warning(
+            "the KV pool holds %d tokens of one sequence, fewer than max_model_len=%d",
+            pools.tokens,
+            max_model_len,
+        )
+    store = fallback.make_store(pools)
     runner = ModelRunner(cast(Decoder, model), store, fallback.layout)
     runner.why_no_graphs = "transformers' modules are not captured"
     checker = RequestChecker(
         num_token_ids=model.config.num_real_tokens,
         max_model_len=max_model_len,
-        pool_tokens=size.pool_tokens,
+        pool_tokens=pools.tokens,
         eos_token_ids=model.config.eos_token_ids,
     )
     return EngineParts(
         runner=runner,
-        cache=fallback.make_cache(store, size.num_pages, config),
+        cache=fallback.make_cache(store, pools, config),
         checker=checker,
-        num_swap_pages=PageNeed(size.num_swap_pages),
+        num_swap_pages=pools.swap,
         tokenizer=None if config.skip_tokenizer_init else folder_tokenizer(route.folder),
-        description=fallback.describe() | size.describe() | {"kv_pool_bytes": store.num_bytes},
+        description=fallback.describe() | fallback.describe_pools(store, pools),
         drafter=drafter,
     )
 
@@ -214,7 +228,6 @@ def build_fallback(
 def load_fallback(
     config: EngineConfig,
     route: Route,
-    ops: OpSet,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Fallback:
@@ -227,6 +240,7 @@ def load_fallback(
     loaded = load(route, dtype, device)
     if loaded.why_unpaged is not None:
         _check_unpaged(config, route, loaded.why_unpaged)
+    ops = resolve_ops(config.backend, device, dtype, block_size=config.block_size)
     model = TransformersModel(loaded, ops, dtype=dtype, device=device, block_size=config.block_size)
     logger.warning(
         "%s runs through transformers' modules, slower than natively: %s",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import logging
 from collections.abc import Sequence
@@ -28,12 +27,11 @@ from infopt.engine.pool_plan import (
     kv_format,
     quantized_layout,
 )
-from infopt.engine.pool_size import PoolSize
 from infopt.engine.runner import ModelRunner
 from infopt.engine.weights import LoadedModel, Progress, load_model
-from infopt.errors import ConfigError
+from infopt.errors import ConfigError, DependencyError
 from infopt.models.decoder import Decoder
-from infopt.models.fallback.route import find_route
+from infopt.models.fallback.route import Route, find_route
 from infopt.models.registry import resolve_model
 from infopt.ops import resolve_ops
 from infopt.ops.invariance import find_variant_linear
@@ -68,6 +66,11 @@ def build_engine(
         torch.set_num_threads(config.num_threads)
     options, eviction = _draft_options(config), default_eviction(config)
     kv_format(config, 0)  # refused before anything is loaded
+    route = find_route(resolve_model(config.model).path)
+    if route is not None:
+        drafter = None if options is None else options.build(None)
+        parts = _fallback(route).build_fallback(config, route, dtype, device, drafter)
+        return Engine(config, parts, clock or MonotonicClock())
     ops = resolve_ops(
         config.backend,
         device,
@@ -75,13 +78,6 @@ def build_engine(
         block_size=config.block_size,
         kv_cache_dtype=config.kv_cache_dtype,
     )
-    route = find_route(resolve_model(config.model).path)
-    if route is not None:
-        fallback = importlib.import_module("infopt.engine.fallback_loader")
-        size = functools.partial(_pool_size, config)
-        drafter = None if options is None else options.build(None)
-        parts = fallback.build_fallback(config, route, ops, dtype, device, size, drafter)
-        return Engine(config, parts, clock or MonotonicClock())
     loaded = load_model(config, ops, device, dtype, progress)
     model, identity, max_model_len = loaded.model, loaded.identity, loaded.max_model_len
     drafter = _drafter(options, config, loaded)
@@ -153,6 +149,23 @@ def use_graphs(runner: ModelRunner, config: EngineConfig, max_model_len: int) ->
         )
 
 
+def _fallback(route: Route) -> Any:
+    """Return the module that runs other families; it needs more of transformers than others do.
+
+    Raises:
+        DependencyError: If this transformers is too old for it.
+    """
+    try:
+        return importlib.import_module("infopt.engine.fallback_loader")
+    except ImportError as error:
+        raise DependencyError(
+            f"{route.folder.name} runs through transformers' modules, and this transformers lacks "
+            f"what that needs: {error}.",
+            field="transformers",
+            remedy="Install transformers 5.23 or newer.",
+        ) from error
+
+
 def _draft_options(config: EngineConfig) -> Any:
     """Return the checked options of what guesses tokens; found by name, like schemes."""
     if config.speculative is None:
@@ -217,18 +230,6 @@ def _dtype(config: EngineConfig, device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
-
-
-def _pool_size(config: EngineConfig, layout: KVLayout, max_model_len: int) -> PoolSize:
-    """Return the sizes of a pool for any layout."""
-    plan = PoolPlanner(config, layout, None, max_model_len).plan()
-    return PoolSize(
-        layout=layout,
-        num_pages=plan.pages.full,
-        num_swap_pages=plan.swap.full,
-        max_model_len=max_model_len,
-        pool_tokens=plan.tokens,
-    )
 
 
 def _kinds_of(linears: Sequence[Linear]) -> list[Linear]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from infopt.config import EngineConfig
-from infopt.engine.pool_size import limited_length
+from infopt.engine.limits import limited_length
 from infopt.models.checkpoint import Checkpoint, open_checkpoint
 from infopt.models.decoder import Decoder
 from infopt.models.embedding import Embedding

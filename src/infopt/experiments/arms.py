@@ -11,7 +11,7 @@ from typing import Any
 from infopt.bench.closed import run_batch
 from infopt.bench.load_result import LoadResult
 from infopt.bench.openloop import run_open_loop
-from infopt.bench.roofline import step_cost
+from infopt.bench.roofline import step_bytes
 from infopt.bench.slo import SLO
 from infopt.bench.workload_types import WorkloadRequest
 from infopt.bench.workloads import build_workload
@@ -98,7 +98,7 @@ class Arm:
         return figures(result, self.slo)["output_tokens_per_s"]
 
     def _bytes_of(self, step: StepStats) -> float:
-        return step_cost(step, self.llm.model_config, self._precision).num_bytes
+        return step_bytes(step, self.llm.model_config, self._precision)
 
 
 def make_requests(llm: LLM, workload: Mapping[str, Any], seed: int) -> list[WorkloadRequest]:

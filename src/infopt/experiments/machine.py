@@ -23,8 +23,10 @@ def machine_peaks(llm: LLM) -> MachinePeaks:
     return MachinePeaks(
         bytes_per_s=memory_bandwidth(device, threads),
         flops_per_s=max(
-            _fastest_product(getattr(torch, facts["dtype"]), device, threads),
-            *_own_product(llm, threads),
+            [
+                _fastest_product(getattr(torch, facts["dtype"]), device, threads),
+                *_own_product(llm, threads),
+            ]
         ),
     )
 

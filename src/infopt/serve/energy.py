@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from infopt.bench.roofline import engine_precision, step_cost
+from infopt.bench.roofline import engine_precision, step_bytes
 from infopt.energy import NJ_PER_J, EnergyLedger, choose_meter, flop_model
 from infopt.engine.engine import Engine
 from infopt.engine.stats import StepStats
@@ -149,6 +149,6 @@ def _observer(ledger: EnergyLedger, name: str, engine: Engine) -> Any:
     precision = engine_precision(engine.describe())
 
     def bytes_of(step: StepStats) -> float:
-        return step_cost(step, config, precision).num_bytes
+        return step_bytes(step, config, precision)
 
     return ledger.observer(name, flop_model(config), bytes_of)

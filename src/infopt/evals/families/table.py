@@ -23,9 +23,9 @@ test holds each line to what it sees.
 - Families whose state is not one entry per token, or whose modules have an attention of their own,
   run **unpaged**: one cache of transformers per sequence and one forward pass per sequence, no
   prefix cache, no speculation, preemption by computing again.
-- Quantization and `backend` are for native families and refused elsewhere; CUDA graphs are off. Of
-  stored codes, fp8 blocks and mxfp4 are decoded when a model is loaded, and take the memory of
-  float weights; all others are refused.
+- Quantization of weights or pages and `backend` are for native families and refused elsewhere; CUDA
+  graphs are off. Of stored codes, fp8 blocks and mxfp4 are decoded when a model is loaded, and take
+  the memory of float weights; all others are refused.
 - The batch-invariance contract holds for native families. Through transformers, results agree
   within rounding: the largest logit difference over the largest logit is at most 1e-4.
 

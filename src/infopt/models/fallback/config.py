@@ -23,6 +23,8 @@ class TransformersConfig:
         bos_token_id, eos_token_ids: Special ids from the checkpoint.
         num_experts: Routed experts per sparse layer (0: dense).
         top_k: Experts that a token goes to.
+        num_parameters: Weights, a tied head counted once.
+        num_active_parameters: Weights that belong to one token, the whole embedding included.
     """
 
     family: str
@@ -35,6 +37,8 @@ class TransformersConfig:
     eos_token_ids: tuple[int, ...] = ()
     num_experts: int = 0
     top_k: int = 0
+    num_parameters: int = 0
+    num_active_parameters: int = 0
 
     @property
     def moe(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -119,7 +119,16 @@ def load(route: Route, dtype: torch.dtype, device: torch.device) -> Loaded:
     generation = route.folder / "generation_config.json"
     tokens = folder_tokenizer(route.folder).vocab_size if has_tokenizer(route.folder) else None
     described = read_config(text, read_json(generation) if generation.exists() else None, tokens)
-    return Loaded(causal, described, ignored, unpaged)
+    return Loaded(causal, count_weights(causal, described), ignored, unpaged)
+
+
+def count_weights(causal: torch.nn.Module, config: TransformersConfig) -> TransformersConfig:
+    """Return a configuration with the numbers of weights filled in."""
+    sizes = {name: weight.numel() for name, weight in causal.named_parameters()}
+    routed = sum(size for name, size in sizes.items() if ".experts." in name)
+    idle = 1 - config.top_k / config.num_experts if config.num_experts else 0.0
+    total = sum(sizes.values())
+    return replace(config, num_parameters=total, num_active_parameters=total - round(routed * idle))
 
 
 def _refuse_what_is_no_decoder(text: Any) -> None:

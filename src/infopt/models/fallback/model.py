@@ -54,7 +54,8 @@ class TransformersModel:
         self.config, self.device, self.dtype = loaded.config, device, dtype
         self._ops, self.block_size = ops, block_size
         causal = loaded.causal
-        self._count(causal)
+        self.weight_bytes = sum(weight.nbytes for weight in causal.parameters())
+        self.bytes_per_weight = self.weight_bytes / self.config.num_parameters
         self._base, self._head = _take_apart(causal)
         self._text = self._base.config.get_text_config(decoder=True)
         self.why_unpaged = loaded.why_unpaged
@@ -150,6 +151,9 @@ class TransformersModel:
         for place, own in zip(rectangle.sequences, rows, strict=True):
             first_page = int(ctx.groups[0].block_tables[place, 0])
             positions = ctx.positions[own]
+            if first_page == 0:  # the null page: padding, whose results nobody reads
+                hidden[own] = 0
+                continue
             if int(positions[0]) == 0:
                 states[first_page] = self._new_state()
             out = self._base(
@@ -164,16 +168,6 @@ class TransformersModel:
         from transformers.cache_utils import DynamicCache
 
         return DynamicCache(config=self._text)
-
-    def _count(self, causal: torch.nn.Module) -> None:
-        """Count weights once, a tied head being the embedding."""
-        named = dict(causal.named_parameters())
-        self.weight_bytes = sum(weight.nbytes for weight in named.values())
-        self.num_parameters = sum(weight.numel() for weight in named.values())
-        self.bytes_per_weight = self.weight_bytes / self.num_parameters
-        routed = sum(weight.numel() for name, weight in named.items() if ".experts." in name)
-        share = self.config.top_k / self.config.num_experts if self.config.num_experts else 1.0
-        self.num_active_parameters = self.num_parameters - round(routed * (1 - share))
 
 
 class _GivenHidden(torch.nn.Module):
