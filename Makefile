@@ -38,7 +38,7 @@ unexport PYTHONPATH
 # The pipeline has the machine to itself, and there a spinning thread starts the next op sooner.
 test test-all fuzz soak sanitize: export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help install install-dev run test test-all fuzz soak sanitize lint bench-cpu peers oracles gpu-check bench-serve-overhead
+.PHONY: help install install-dev run test test-all fuzz soak sanitize lint bench-cpu bench-speculation peers oracles gpu-check bench-serve-overhead
 .PHONY: format report notebook doctor tiny-models train-draft clean
 
 help:  ## list the targets
@@ -111,6 +111,10 @@ bench-cpu: install  ## what the documentation claims about speed, beside other e
 	mkdir -p build
 	python -m infopt.bench.claims --out build/claims-cpu.json
 	python -m infopt.bench.peers --environments $(PEERS) --out build/peers-cpu.json $(ARGS)
+
+bench-speculation: install  ## what speculation gains by method, traffic and batch, beside the formula (idle machine, 20 minutes)
+	mkdir -p build
+	python -m infopt.bench.speculation --out build/speculation-cpu.json $(ARGS)
 
 peers: install  ## environments with the engines that bench-cpu compares with (compiles llama.cpp; 5 GB)
 	$(PYTHON) -m venv $(PEERS)/llama_cpp

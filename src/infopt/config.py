@@ -37,8 +37,8 @@ class EngineConfig:
         calibration: Text for schemes that are calibrated: ``domain`` (mixed, docs, code, random),
             ``num_sequences``, ``length``, ``seed``; default is 16 mixed sequences of 256 tokens.
         speculative: Guess tokens and verify several at a time, without loss: ``method`` (ngram,
-            suffix, draft_model, draft_head, early_exit) and its options, ``num_speculative_tokens``
-            among them.
+            suffix, draft_model, draft_head, early_exit, or auto, which guesses only where that
+            pays) and its options, ``num_speculative_tokens`` among them.
         kv_eviction: Keep a part of the keys and values: ``method`` (streaming, knorm, tova, h2o,
             snapkv, expected_attention, pyramid, random), ``budget`` (a share of the prompt) or
             ``budget_tokens``, and options of the method. Requests may choose otherwise. Needs

@@ -219,7 +219,9 @@ class LLM:
             "steps": stats.num_steps,
             "preemptions": stats.num_preemptions,
             "pages": {**pool.describe(), "quantized": old and old.pool.describe()},
-            "speculative": describe_speculation(self.config.speculative, engine.draft_stats),
+            "speculative": describe_speculation(
+                self.config.speculative, engine.draft_stats, engine.scheduler.control
+            ),
             "kv_eviction": {
                 "evictions": stats.num_evictions,
                 "freed_bytes": stats.kv_freed_bytes,

@@ -24,6 +24,8 @@ SPECS = {
         "text_tokens": 40,
         "output_tokens": {"kind": "uniform", "min": 1, "max": 9},
     },
+    "edit-code": {"num_requests": 4, "text_tokens": 40},
+    "chat": {"num_requests": 130, "output_tokens": 8},
     "trace": {
         "path": TRACES / "mooncake_synthetic_head.jsonl",
         "num_requests": 12,
@@ -180,3 +182,18 @@ def test_bad_specifications_are_refused(spec, error, message) -> None:
 def test_random_ids_need_a_vocabulary() -> None:
     with pytest.raises(WorkloadError, match="needs vocab_size"):
         build_workload({"kind": "edit", "num_requests": 1})
+
+
+def test_code_is_cut_from_sources_and_questions_are_all_different(make_tiny_tokenizer) -> None:
+    tokenizer = make_tiny_tokenizer(chat_template="")
+    spec = {"kind": "edit-code", "num_requests": 8, "text_tokens": 200}
+    texts = [
+        tokenizer.decode(r.prompt_token_ids) for r in build_workload(spec, tokenizer=tokenizer)
+    ]
+    assert any("def " in text for text in texts)
+    asked = build_workload({"kind": "chat", "num_requests": 130}, tokenizer=tokenizer)
+    texts = [tokenizer.decode(r.prompt_token_ids) for r in asked]
+    assert len(set(texts)) == 130
+    assert sum("(Version 2.)" in text for text in texts) == 10
+    other = build_workload({"kind": "chat", "num_requests": 3}, tokenizer=tokenizer, seed=1)
+    assert [r.prompt_token_ids for r in other] != [r.prompt_token_ids for r in asked[:3]]

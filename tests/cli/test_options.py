@@ -77,6 +77,14 @@ def test_every_type_arrives_as_the_dataclass_wants_it() -> None:
     assert Example(**values).limit == 7
 
 
+def test_a_mapping_may_be_json_or_a_name() -> None:
+    assert parse("--weights", '{"a": 2}') == {"weights": {"a": 2}}
+    assert parse("--weights", "light", name_keys={"weights": "kind"}) == {
+        "weights": {"kind": "light"}
+    }
+    assert ENGINE_OPTIONS.name_keys == {"speculative": "method"}
+
+
 def test_command_defaults_yield_to_typed_values() -> None:
     assert parse(defaults={"count": 9}) == {"count": 9}
     assert parse("--count", "4", defaults={"count": 9}) == {"count": 4}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infopt.cli.values import parse_arm, parse_pairs
+from infopt.cli.values import parse_arm, parse_mapping, parse_pairs
 from infopt.errors import ConfigError
 
 
@@ -44,3 +44,25 @@ def test_arms() -> None:
     for text in ("noequals", "=a=b", "x=a"):
         with pytest.raises(ConfigError):
             parse_arm(text)
+
+
+def test_mappings_have_a_name_a_json_form_and_pairs() -> None:
+    assert parse_mapping(["auto"], "speculative", "method") == {"method": "auto"}
+    text = '{"method": "auto", "drafter": {"method": "ngram"}}'
+    expected = {"method": "auto", "drafter": {"method": "ngram"}}
+    assert parse_mapping([text], "speculative", "method") == expected
+    assert parse_mapping(["method=ngram", "min=2"], "speculative", "method") == {
+        "method": "ngram",
+        "min": 2,
+    }
+
+
+@pytest.mark.parametrize("texts", [["{"], ["{}", "a=1"], ["auto", "a=1"], ['{"a"'], ["[1]"]])
+def test_mappings_that_are_none_are_refused(texts: list[str]) -> None:
+    with pytest.raises(ConfigError, match="--speculative"):
+        parse_mapping(texts, "speculative", "method")
+
+
+def test_a_lone_word_needs_a_meaning() -> None:
+    with pytest.raises(ConfigError, match="KEY=VALUE"):
+        parse_mapping(["auto"], "calibration")

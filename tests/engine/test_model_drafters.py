@@ -465,3 +465,24 @@ def test_the_shipped_pair() -> None:
     with LLM("tiny-dense", speculative=speculative, check_integrity=True, **common) as llm:
         assert facts(run(llm, prompts, params)) == expected
         assert stats_of(llm).alpha > 0.3
+
+
+def test_auto_asks_a_draft_model_only_now_and_then(
+    make_llm: Make, noisy_dir: Callable[[str], Path]
+) -> None:
+    """It falls behind while it is not asked, and goes on from where the text is."""
+    rng = random.Random(3)
+    prompts = [rng.choices(range(4, 320), k=length) for length in LENGTHS]
+    params = GREEDY.replace(max_tokens=40)
+    expected = make_llm().generate(prompts, params, use_tqdm=False)
+    drafter = {"method": "draft_model", "model": str(noisy_dir("llama"))}
+    llm = make_llm(speculative={"method": "auto", "drafter": drafter, "probe_share": 0.4})
+    got = llm.generate(prompts, params, use_tqdm=False)
+    assert [o.outputs[0].token_ids for o in got] == [o.outputs[0].token_ids for o in expected]
+    report = llm.stats()["speculative"]
+    decided = report["controller"]["decisions"]
+    assert decided["learn"] > 0
+    assert decided["probe"] + decided["on"] > 0
+    assert decided["off"] + decided["learn"] > 0, "some steps ask nobody"
+    assert report["proposed_tokens"] > 0
+    llm.engine.scheduler.check_integrity()

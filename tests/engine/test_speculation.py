@@ -225,6 +225,55 @@ def test_samples_are_those_of_their_seeds(make_llm: Callable[..., LLM], num_kv_p
     assert (llm.stats()["preemptions"] > 0) == (num_kv_pages == 30)
 
 
+@pytest.mark.parametrize("num_kv_pages", [400, 30])
+def test_choosing_lengths_changes_nothing_but_the_time(
+    make_llm: Callable[..., LLM], num_kv_pages: int
+) -> None:
+    """``auto`` drops guesses, asks for fewer and tries others, by times that differ every run."""
+    params = [p if p.max_tokens != 16 else p.replace(max_tokens=24) for p in SAMPLED.values()]
+    params += [GREEDY.replace(max_tokens=40)] * 4
+    prompts = [ids(9, seed) for seed in range(len(params))]
+    expected = run(make_llm(), prompts, params)
+    llm = make_llm(num_kv_pages=num_kv_pages, speculative={"method": "auto", "probe_share": 0.3})
+    control = llm.engine.scheduler.control
+    llm = use(llm, Oracle(texts_of(expected), max_tokens=5, wrong=0.2))
+    for one, other in zip(facts(expected), facts(run(llm, prompts, params)), strict=True):
+        assert one[:2] == other[:2]
+    assert control is llm.engine.scheduler.control
+    report = llm.stats()["speculative"]
+    decided = report["controller"]["decisions"]
+    assert decided["learn"] > 0
+    assert report["drafted_passes"] > 0
+    assert sum(decided.values()) <= llm.stats()["steps"]
+    llm.engine.reset_stats()
+    assert not any(llm.stats()["speculative"]["controller"]["decisions"].values())
+
+
+def test_time_of_proposing_is_no_time_of_verifying(make_llm: Callable[..., LLM]) -> None:
+    """A drafter that takes a second per proposal, on a clock that nothing else moves."""
+    expected = run(make_llm(), [ids(6)])
+    llm = make_llm()
+    clock = VirtualClock()
+    llm.engine.clock = llm.engine.scheduler.control._clock = clock
+    drafter = Oracle(texts_of(expected), max_tokens=3, wrong=0.0)
+    right = drafter._guess
+
+    def slow(request: DraftRequest) -> list[int]:
+        clock.advance(1.0)
+        return right(request)
+
+    drafter._guess = slow  # type: ignore[method-assign]
+    use(llm, drafter)
+    llm.engine.step_log = []
+    run(llm, [ids(6)])
+    stats = llm.engine.draft_stats
+    assert stats is not None
+    assert stats.draft_s == drafter.num_requests
+    assert stats.drafted.step_s == 0
+    assert sum(s.draft_s for s in llm.engine.step_log) == stats.draft_s
+    assert all(s.schedule_s == s.draft_s for s in llm.engine.step_log)
+
+
 def test_samples_follow_the_model_whatever_is_guessed(
     make_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,12 @@ def test_every_key_has_a_description_and_all_but_entries_a_default(schema):
     rows = settings_table(schema)
     assert len(rows) > 40
     assert all(description for _, _, description in rows)
-    needed = {"slug", "workload", "candidates"}  # of entries that have no meaning without them
+    needed = {
+        "slug",
+        "workload",
+        "candidates",
+        "batches",
+    }  # of entries that have no meaning without them
     without = {key for key, default, _ in rows if default == "-"}
     assert {key.rsplit(".", 1)[-1] for key in without} == needed
 

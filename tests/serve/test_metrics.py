@@ -164,3 +164,23 @@ def test_quantized_pages_are_shown_where_there_are_some(start_server, server):
     assert after[name, ("tiny",)] == quantizing.engine.cache.quantized.pool.num_pages
     assert after[name + "_used", ("tiny",)] == 0
     assert after[name + "_cached", ("tiny",)] == 3  # 84 rows: 3 pages are read quantized
+
+
+def test_what_was_decided_is_shown(start_server):
+    plain = start_server(engine={"speculative": {"method": "ngram"}})
+    names = {name for name, _ in samples(plain)}
+    assert "infopt_spec_draft_seconds_total" in names
+    assert not [name for name in names if name.startswith("infopt_spec_control")]
+
+    server = start_server(engine={"speculative": {"method": "auto"}})
+    server.complete(list(range(10, 30)) * 4, max_tokens=40, ignore_eos=True, temperature=0)
+    found = samples(server)
+    report = server.engine.scheduler.control.describe()
+    for decision, count in report["decisions"].items():
+        key = tuple(sorted((decision, "tiny")))
+        assert found["infopt_spec_control_steps_total", key] == count
+    assert 0 < sum(report["decisions"].values()) < 40
+    for length, count in report["lengths"].items():
+        assert found["infopt_spec_control_lengths_total", (str(length), "tiny")] == count
+    gain = report["measured_speedup"]
+    assert found.get(("infopt_spec_measured_speedup", ("tiny",))) == gain

@@ -7,6 +7,8 @@ import asyncio
 import openai
 import pytest
 
+from infopt.cli.values import parse_mapping
+
 MESSAGES = [
     {"role": "system", "content": "You are brief."},
     {"role": "user", "content": "Name a colour."},
@@ -33,6 +35,26 @@ def test_stream(server):
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert text == whole.choices[0].message.content
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+@pytest.mark.parametrize("form", ["auto", '{"method": "ngram", "prompt_lookup_min": 1}'])
+def test_speculation_streams_the_same_text(server, start_server, form):
+    """Methods as the command line reads them; tokens of one step may come in one chunk."""
+    speculating = start_server(
+        engine={"speculative": parse_mapping([form], "speculative", "method")}
+    )
+    messages = [{"role": "user", "content": "one two three one two three one two"}]
+    options = {"model": "tiny", "messages": messages, "max_tokens": 48}
+    for sampling in ({"temperature": 0}, {"temperature": 1, "seed": 5}):
+        plain = server.client.chat.completions.create(**options, **sampling)
+        stream = speculating.client.chat.completions.create(
+            **options, **sampling, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = list(stream)
+        text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+        assert text == plain.choices[0].message.content
+        assert chunks[-1].usage.completion_tokens == plain.usage.completion_tokens
+    assert speculating.engine.draft_stats.draft_s > 0
 
 
 def test_async_stream(server):

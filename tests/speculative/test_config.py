@@ -7,15 +7,40 @@ from typing import Any
 import pytest
 
 from infopt import EngineConfig
+from infopt.engine.clock import VirtualClock
+from infopt.engine.draft_control import DraftControl, DraftedPass, StepOutcome
 from infopt.engine.draft_stats import DraftStats
 from infopt.errors import ConfigError
-from infopt.speculative import DRAFTERS, describe_speculation, make_drafter
+from infopt.speculative import DRAFTERS, describe_speculation, make_control, make_drafter
 from infopt.speculative.config import read_options
+from infopt.speculative.controller import AutoControl
+from infopt.speculative.proposal import DECISIONS
+from infopt.speculative.theory import speedup
 
 
 def test_none_asks_for_none() -> None:
     assert make_drafter(None) is None
     assert describe_speculation(None, None) is None
+
+
+def test_auto_guesses_with_another_method() -> None:
+    options = {"method": "auto", "drafter": {"method": "ngram", "num_speculative_tokens": 7}}
+    drafter = make_drafter(options)
+    assert drafter is not None
+    assert drafter.max_tokens == 7
+    clock = VirtualClock()
+    assert isinstance(make_control(options, clock), AutoControl)
+    assert type(make_control({"method": "ngram"}, clock)) is DraftControl
+    assert type(make_control(None, clock)) is DraftControl
+    stats = DraftStats()
+    report = describe_speculation(options, stats, make_control(options, clock))
+    assert report is not None
+    assert report["drafter"] == options["drafter"]
+    assert report["controller"]["decisions"] == dict.fromkeys(DECISIONS, 0)
+    assert report["controller"]["predicted_speedup"] is None
+    plain = describe_speculation({"method": "ngram"}, stats, make_control(None, clock))
+    assert plain is not None
+    assert plain["controller"] is None
 
 
 @pytest.mark.parametrize("method", ["ngram", "suffix"])
@@ -61,6 +86,13 @@ def test_methods_are_found_by_name(method: str) -> None:
         ({"method": "early_exit", "skip_layers": 3}, "got 3"),
         ({"method": "early_exit", "skip_layers": [True]}, "skip_layers"),
         ({"method": "early_exit"}, "there is none"),
+        ({"method": "auto", "num_speculative_tokens": 3}, "drafter"),
+        ({"method": "auto", "probe_share": 0.7}, "from 0 to 0.5, got 0.7"),
+        ({"method": "auto", "probe_share": True}, "got True"),
+        ({"method": "auto", "drafter": "ngram"}, "got 'ngram'"),
+        ({"method": "auto", "drafter": {"method": "auto"}}, "drafter must name a method"),
+        ({"method": "auto", "drafter": {"method": "ngran"}}, "Did you mean 'ngram'"),
+        ({"method": "auto", "drafter": {"method": "ngram", "min_match": 2}}, "min_match"),
     ],
 )
 def test_bad_options_are_refused_by_name(options: dict[str, Any], text: str) -> None:
@@ -105,3 +137,30 @@ def test_nothing_is_known_before_the_first_pass() -> None:
     for name in ("acceptance_rate", "alpha", "tokens_per_pass", "formula_tokens_per_drafted_pass"):
         assert report[name] is None
     assert report["acceptance_by_position"] == []
+
+
+def test_the_formula_holds_for_steps_that_take_what_they_should() -> None:
+    """Four guesses, all kept; a guess takes a tenth of a step, verifying as long as a step."""
+    stats = DraftStats()
+    for _ in range(3):
+        stats.add_step(StepOutcome(1, 1, 0, 1.0, 0.0))
+        stats.add_step(StepOutcome(1, 1, 4, 1.0, 0.4, (DraftedPass(0, 4, 4, 5),)))
+    assert stats.draft_cost == pytest.approx(0.1)
+    assert stats.verify_cost == 1.0
+    assert stats.mean_length == 4
+    assert (stats.plain.num_tokens, stats.drafted.num_tokens) == (3, 15)
+    report = describe_speculation({"method": "ngram"}, stats)
+    assert report is not None
+    assert report["draft_s"] == pytest.approx(1.2)
+    # Half of the passes are plain; time adds up, so gains are not averaged.
+    gain = speedup(1.0, 4, 0.1)
+    assert report["formula_speedup"] == pytest.approx((5 + 1) / (5 / gain + 1))
+
+
+def test_steps_with_prompts_are_no_decode_steps() -> None:
+    stats = DraftStats()
+    stats.add_step(StepOutcome(40, 1, 2, 9.0, 0.1, (DraftedPass(0, 2, 1, 2),)))
+    assert stats.num_drafted_passes == 1
+    assert stats.draft_s == 0.1
+    assert stats.verify_cost is None
+    assert stats.draft_cost is None

@@ -35,8 +35,9 @@ def test_the_default_run_is_planned_in_full():
         assert f"rule {rule}:" in text
     assert text.count("rule batching_slice:") == 5
     assert text.count("rule quantization_slice:") == 3
+    assert text.count("rule speculative_slice:") == 4
     assert text.count("rule serving_slice:") == 1
-    assert text.count("rule execute_notebook:") == 4
+    assert text.count("rule execute_notebook:") == 5
 
 
 @pytest.mark.parametrize("model", MODELS)

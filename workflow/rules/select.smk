@@ -8,6 +8,7 @@ rule finalists:
             rules.baseline_table.output.chosen,
             rules.batching_table.output.chosen,
             rules.quantization_table.output.chosen,
+            rules.speculative_table.output.chosen,
         ],
     output:
         manifest=f"{RESULTS}/slices/select/finalists.json",

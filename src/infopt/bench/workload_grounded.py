@@ -1,4 +1,4 @@
-"""Workloads whose answers repeat the prompt: `summarize` and `edit`.
+"""Workloads whose answers repeat the prompt: `summarize`, `edit` and `edit-code`.
 
 Prompt-lookup speculation and prefix reuse live on such input. Prompts go through the model's chat
 template where it has one, so their lengths are the text's plus the instruction's.
@@ -17,6 +17,12 @@ _EDITS = (
     "Repeat the following text exactly, but write the first word of each line in capitals.",
     "Copy the following text and correct any spelling mistakes. Change nothing else.",
     "Rewrite the following text word for word, replacing 'object' with 'value'.",
+)
+
+_CODE_EDITS = (
+    "Write the following Python code again with a comment at the end of each function.",
+    "Rewrite the following Python code, replacing single quotes with double quotes.",
+    "Repeat the following Python code exactly, but rename the variable 'self' to 'this'.",
 )
 
 
@@ -46,6 +52,20 @@ def edit(
     """Text in, almost the same text out."""
     prompts = _prompts(ctx, _EDITS, num_requests, text_tokens)
     return _requests(ctx, "edit", prompts, output_tokens, arrivals)
+
+
+@WORKLOADS.register("edit-code")
+def edit_code(
+    ctx: WorkloadContext,
+    *,
+    num_requests: int,
+    text_tokens: LengthSpec = 192,
+    output_tokens: LengthSpec = 192,
+    arrivals: ArrivalSpec = "all-at-once",
+) -> list[WorkloadRequest]:
+    """Python source in, almost the same source out."""
+    prompts = _prompts(ctx, _CODE_EDITS, num_requests, text_tokens)
+    return _requests(ctx, "edit-code", prompts, output_tokens, arrivals)
 
 
 def _prompts(

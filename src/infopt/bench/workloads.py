@@ -14,7 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 # Importing the modules files their workloads in the registry.
-from infopt.bench import workload_grounded, workload_kinds, workload_trace  # noqa: F401
+from infopt.bench import (  # noqa: F401
+    workload_grounded,
+    workload_kinds,
+    workload_open,
+    workload_trace,
+)
 from infopt.bench.options import call_with_options, check_count, option_names
 from infopt.bench.stats import percentiles
 from infopt.bench.text import Encoder, make_token_source
@@ -28,6 +33,9 @@ __all__ = [
     "describe_workload",
     "workload_options",
 ]
+
+_CORPORA: Mapping[str, Kind] = {"edit-code": "code"}
+"""Corpora of kinds of workload that are about a kind of text."""
 
 
 def build_workload(
@@ -47,14 +55,16 @@ def build_workload(
         tokenizer: Turns real text into prompts.
         vocab_size: Without a tokenizer, prompts are random ids below this.
         seed: The same seed gives the same requests.
-        text_kind: Corpus that prompts are cut from (see `infopt.corpus`).
+        text_kind: Corpus that prompts are cut from (see `infopt.corpus`), where the kind of
+            workload does not say.
         text_split: Part of it; quality is measured on the other one.
 
     Raises:
         ConfigError: Unknown kind or option.
         WorkloadError: Impossible value or malformed trace.
     """
-    tokens = make_token_source(tokenizer, vocab_size=vocab_size, kind=text_kind, split=text_split)
+    kind = _CORPORA.get(str(spec.get("kind")), text_kind)
+    tokens = make_token_source(tokenizer, vocab_size=vocab_size, kind=kind, split=text_split)
     ctx = WorkloadContext(tokens, check_count("seed", seed, minimum=0))
     return call_with_options(WORKLOADS, spec, ctx)
 

@@ -21,6 +21,7 @@ ENGINE_OPTIONS = Group(
     skip=("model",),
     prefix="engine_",
     prefixed=("seed",),  # --seed is the sampler's
+    name_keys={"speculative": "method"},
 )
 
 ModelOption = Annotated[

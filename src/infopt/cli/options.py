@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import typer
 
-from infopt.cli.values import parse_pairs
+from infopt.cli.values import parse_mapping
 from infopt.errors import InfoptError
 
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*): ", re.MULTILINE)
@@ -40,6 +40,7 @@ class Group:
         prefix: Put before the option names given in ``prefixed``.
         prefixed: Fields whose plain name belongs to another group.
         defaults: Values that the command uses in place of the dataclass' own.
+        name_keys: Key that a lone word stands for, by mapping field (``method`` of ``ngram``).
     """
 
     cls: type
@@ -48,6 +49,7 @@ class Group:
     prefix: str = ""
     prefixed: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    name_keys: Mapping[str, str] = field(default_factory=dict)
 
     def fields(self) -> list[dataclasses.Field[Any]]:
         """Return the fields that are options, in order."""
@@ -94,7 +96,8 @@ def _take(group: Group, values: dict[str, Any]) -> dict[str, Any]:
         value = values.pop(group.parameter_name(f.name))
         if value:
             is_mapping = _is_mapping(_without_none(hints[f.name]))
-            taken[f.name] = parse_pairs(value, f.name) if is_mapping else value
+            name_key = group.name_keys.get(f.name)
+            taken[f.name] = parse_mapping(value, f.name, name_key) if is_mapping else value
         elif value is not None and not isinstance(value, list | tuple):
             taken[f.name] = value  # 0, 0.0, False and "" are values; an empty list is "not given"
     return taken
@@ -119,7 +122,7 @@ def _parameters(group: Group) -> list[inspect.Parameter]:
             help=docs.get(f.name, ""),
             show_default=_shown_default(group, f),
             rich_help_panel=group.title,
-            metavar=_MAPPING_METAVAR if _is_mapping(_without_none(hints[f.name])) else None,
+            metavar=_metavar(group, f.name) if _is_mapping(_without_none(hints[f.name])) else None,
         )
         out.append(
             inspect.Parameter(
@@ -130,6 +133,11 @@ def _parameters(group: Group) -> list[inspect.Parameter]:
             )
         )
     return out
+
+
+def _metavar(group: Group, name: str) -> str:
+    key = group.name_keys.get(name)
+    return f"{key.upper()}|{_MAPPING_METAVAR}|JSON" if key else f"{_MAPPING_METAVAR}|JSON"
 
 
 def _declaration(name: str, hint: Any) -> str:

@@ -33,6 +33,32 @@ def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, Any]:
     return out
 
 
+def parse_mapping(texts: Iterable[str], option: str, name_key: str | None = None) -> dict[str, Any]:
+    """Read ``KEY=VALUE`` texts, one JSON object, or a lone name.
+
+    Args:
+        texts: What was typed.
+        option: The option.
+        name_key: Key that a lone word stands for; None where there is none.
+
+    Raises:
+        ConfigError: As `parse_pairs`; or JSON that is no object, or goes with other texts.
+    """
+    given = list(texts)
+    if name_key is not None and len(given) == 1 and given[0].strip().isidentifier():
+        return {name_key: given[0].strip()}
+    if not any(text.lstrip().startswith("{") for text in given):
+        return parse_pairs(given, option)
+    value = parse_value(given[0], option) if len(given) == 1 else None
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"--{option.replace('_', '-')} wants one JSON object, got {' '.join(given)!r}.",
+            field=option,
+            value=given,
+        )
+    return value
+
+
 def parse_value(text: str, option: str) -> Any:
     """Read one value as YAML reads it.
 

@@ -5,6 +5,37 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from infopt.engine.draft_control import StepOutcome
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Times of the steps that only decode; others do more than verifying.
+
+    Attributes:
+        num_steps: Steps.
+        num_tokens: Tokens they gave.
+        step_s: Their time without proposing, in seconds.
+        draft_s: Time of proposing before them.
+    """
+
+    num_steps: int = 0
+    num_tokens: int = 0
+    step_s: float = 0.0
+    draft_s: float = 0.0
+
+    def add(self, outcome: StepOutcome) -> None:
+        """Count a step."""
+        self.num_steps += 1
+        self.num_tokens += outcome.num_tokens
+        self.step_s += outcome.seconds
+        self.draft_s += outcome.draft_s
+
+    @property
+    def mean_step_s(self) -> float | None:
+        """Mean time of a step without proposing."""
+        return self.step_s / self.num_steps if self.num_steps else None
+
 
 @dataclass(slots=True)
 class DraftStats:
@@ -20,6 +51,9 @@ class DraftStats:
         proposed: Guesses verified, by position in the draft.
         accepted: Of those, guesses kept.
         num_rejections: Passes that met a wrong guess; they looked at nothing behind it.
+        draft_s: Time of proposing, in seconds.
+        plain: Decode steps without a guess.
+        drafted: Decode steps with one or more.
     """
 
     num_drafted_passes: int = 0
@@ -28,6 +62,18 @@ class DraftStats:
     proposed: list[int] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)
     num_rejections: int = 0
+    draft_s: float = 0.0
+    plain: StepTimes = field(default_factory=StepTimes)
+    drafted: StepTimes = field(default_factory=StepTimes)
+
+    def add_step(self, outcome: StepOutcome) -> None:
+        """Count a finished step."""
+        self.draft_s += outcome.draft_s
+        self.num_plain_passes += outcome.num_decodes - len(outcome.passes)
+        for drafted in outcome.passes:
+            self.add(drafted.num_judged, drafted.num_accepted, drafted.num_emitted)
+        if outcome.is_decode:
+            (self.drafted if outcome.num_guesses else self.plain).add(outcome)
 
     def add(self, num_proposed: int, num_accepted: int, num_emitted: int) -> None:
         """Count one drafted pass."""
@@ -77,6 +123,25 @@ class DraftStats:
         """Tokens given by a decoding pass, with guesses or without."""
         passes = self.num_drafted_passes + self.num_plain_passes
         return (self.num_emitted + self.num_plain_passes) / passes if passes else None
+
+    @property
+    def mean_length(self) -> float | None:
+        """Guesses per pass that verified some."""
+        return self.num_proposed / self.num_drafted_passes if self.num_drafted_passes else None
+
+    @property
+    def draft_cost(self) -> float | None:
+        """Time of proposing one guess more over that of a plain decode step (Leviathan's c)."""
+        plain_s, drafted, length = self.plain.mean_step_s, self.drafted, self.mean_length
+        if not plain_s or not drafted.num_steps or not length:
+            return None
+        return drafted.draft_s / drafted.num_steps / length / plain_s
+
+    @property
+    def verify_cost(self) -> float | None:
+        """Time of a decode step with guesses over that of one without, both without proposing."""
+        plain_s, drafted_s = self.plain.mean_step_s, self.drafted.mean_step_s
+        return drafted_s / plain_s if plain_s and drafted_s else None
 
     @property
     def passes_by_length(self) -> dict[int, int]:

@@ -20,6 +20,7 @@ from infopt.engine.sequence import Sequence
 if TYPE_CHECKING:
     from infopt.cache.manager import CacheManager
     from infopt.config import EngineConfig
+    from infopt.engine.draft_control import DraftControl
     from infopt.engine.runner import ModelRunner
     from infopt.engine.scheduler import ScheduledSequence, StepPlan
     from infopt.models.decoder import Decoder
@@ -171,12 +172,21 @@ class DraftTarget:
     max_model_len: int
 
 
-def propose_drafts(drafter: Drafter, running: SequenceOf[Sequence]) -> dict[Sequence, Draft]:
-    """Ask for guesses for every sequence that decodes; sequences without one are left out.
+def propose_drafts(
+    drafter: Drafter, control: DraftControl, running: SequenceOf[Sequence]
+) -> dict[Sequence, Draft]:
+    """Ask for guesses for the sequences that decode; sequences without one are left out.
 
     The token after the last guess comes for free, so the last token an output may have is never
     guessed. This keeps guesses within ``max_model_len`` as well.
+
+    Args:
+        drafter: Guesses.
+        control: Decides whom to ask, and how much of the answer to verify.
+        running: Sequences that are being computed.
     """
+    if not control.wants_drafts():
+        return {}
     wanted = [s for s in running if s.is_decoding and s.num_remaining_tokens > 1]
     requests = [
         DraftRequest(s.seq_id, s.token_ids, min(drafter.max_tokens, s.num_remaining_tokens - 1), s)
@@ -184,7 +194,8 @@ def propose_drafts(drafter: Drafter, running: SequenceOf[Sequence]) -> dict[Sequ
     ]
     if not requests:
         return {}
-    found = drafter.propose(requests)
+    num_other_rows = sum(s.num_pending for s in running) - len(requests)
+    found = control.propose(drafter, requests, num_other_rows)
     return {
         sequence: _as_draft(guesses).cut(request.max_tokens)
         for sequence, request, guesses in zip(wanted, requests, found, strict=True)

@@ -12,7 +12,7 @@ single-threaded and holds no lock; whoever shares it between threads must.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,7 @@ from infopt.engine.admission import RequestChecker
 from infopt.engine.clock import Clock
 from infopt.engine.constraint import ConstraintFactory
 from infopt.engine.detokenizer import Detokenizer
+from infopt.engine.draft_control import DraftControl, StepOutcome
 from infopt.engine.draft_stats import DraftStats
 from infopt.engine.drafting import Drafter, HiddenObserver, model_drafter
 from infopt.engine.eviction import Evictor
@@ -57,6 +58,7 @@ class EngineParts:
         tokenizer: None works on token ids alone.
         description: Facts fixed at load time, reported by ``Engine.describe``.
         drafter: Guesses tokens; None decodes one at a time.
+        make_control: Makes what decides how many tokens are guessed, from the engine's clock.
     """
 
     runner: ModelRunner
@@ -66,6 +68,7 @@ class EngineParts:
     tokenizer: Tokenizer | None
     description: dict[str, object]
     drafter: Drafter | None = None
+    make_control: Callable[[Clock], DraftControl] = DraftControl
 
 
 class Engine:
@@ -81,9 +84,14 @@ class Engine:
         """Start idle."""
         self.config, self.clock, self.tokenizer = config, clock, parts.tokenizer
         self.runner, self.cache, self.checker = parts.runner, parts.cache, parts.checker
-        swap = parts.num_swap_pages
+        control, swap = parts.make_control(clock), parts.num_swap_pages
         self.scheduler = Scheduler(
-            config, parts.cache, swap.full, parts.drafter, num_swap_quantized=swap.quantized
+            config,
+            parts.cache,
+            swap.full,
+            parts.drafter,
+            num_swap_quantized=swap.quantized,
+            control=control,
         )
         self._model_drafter = model_drafter(parts.drafter)
         wants_hidden = self._model_drafter is not None and self._model_drafter.wants_hidden
@@ -266,6 +274,7 @@ class Engine:
         self.stats = EngineStats()
         self.draft_stats = DraftStats() if self.scheduler.drafter is not None else None
         """What became of drafted tokens; None where none are drafted."""
+        self.scheduler.control.reset_counts()
 
     def all_logits(self, token_ids: list[int]) -> torch.Tensor:
         """Compute raw logits at every position of one sequence, in the chunks of this config.
@@ -535,16 +544,24 @@ class Engine:
     def _count(self, plan: StepPlan, num_rows: int, timer: StepTimer) -> None:
         self.stats.num_steps += 1
         self.stats.num_preemptions += len(plan.preempted)
-        if self.draft_stats is not None:
-            self._taken.count(plan, self.draft_stats)
+        outcome = self._note_drafts(plan, timer)
         if self.step_log is None and not self.observers:
             return
-        num_accepted = self._taken.num_accepted
-        step = count_step(plan, self.scheduler, num_rows, timer, num_accepted)
+        step = count_step(plan, self.scheduler, num_rows, timer, outcome)
         if self.step_log is not None:
             self.step_log.append(step)
         for observer in self.observers:
             observer.step_ended(step, step_shares(plan))
+
+    def _note_drafts(self, plan: StepPlan, timer: StepTimer) -> StepOutcome | None:
+        """Count what became of guesses, and tell whoever decides about them."""
+        if self.draft_stats is None:
+            return None
+        control = self.scheduler.control
+        outcome = self._taken.outcome(plan, timer.total_s, control.take_draft_s())
+        self.draft_stats.add_step(outcome)
+        control.observe(outcome)
+        return outcome
 
 
 def _rows(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:

@@ -17,6 +17,7 @@ from infopt.config import EngineConfig
 from infopt.engine.admission import RequestChecker
 from infopt.engine.clock import Clock, MonotonicClock
 from infopt.engine.decode_graphs import CudaGraphs, DecodeGraphs, GraphLimits
+from infopt.engine.draft_control import DraftControl
 from infopt.engine.drafting import Drafter, DraftTarget, ModelDrafter, model_drafter
 from infopt.engine.engine import Engine, EngineParts
 from infopt.engine.eviction_request import default_eviction
@@ -128,6 +129,7 @@ def build_engine(
         | {"model_path": "native", "model_path_reason": "the native decoder runs this family"}
         | {"drafter": None if extra is None else extra.describe()},
         drafter=drafter,
+        make_control=functools.partial(_control, config),
     )
     return Engine(config, parts, clock or MonotonicClock())
 
@@ -210,6 +212,13 @@ def _store(
         quantized = QuantizedStore(old, pools.pages.quantized, pools.swap.quantized, device)
     num_pages = pools.pages.full + pools.scratch
     return PageStore(layout, num_pages, pools.swap.full, dtype, device, quantized)
+
+
+def _control(config: EngineConfig, clock: Clock) -> DraftControl:
+    """Return what decides how many tokens are guessed."""
+    if config.speculative is None:
+        return DraftControl(clock)
+    return importlib.import_module("infopt.speculative").make_control(config.speculative, clock)
 
 
 def _device(config: EngineConfig) -> torch.device:

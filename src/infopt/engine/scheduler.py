@@ -24,6 +24,8 @@ from infopt.cache.manager import CacheManager
 from infopt.cache.page_needs import Growth, need_to_grow, need_to_restore, need_to_start
 from infopt.cache.quantized_pages import PageNeed
 from infopt.config import EngineConfig
+from infopt.engine.clock import MonotonicClock
+from infopt.engine.draft_control import DraftControl
 from infopt.engine.drafting import Drafter, add_drafts, propose_drafts
 from infopt.engine.eviction_room import SwapRoom, find_prefix, rows_after_eviction
 from infopt.engine.sequence import Sequence, SequenceStatus
@@ -109,6 +111,7 @@ class Scheduler:
         num_swap_pages: Host pages for ``preemption="swap"``.
         drafter: Guesses tokens; None never does.
         num_swap_quantized: Host pages for quantized pages.
+        control: Decides how many; None lets the drafter.
     """
 
     def __init__(
@@ -118,9 +121,11 @@ class Scheduler:
         num_swap_pages: int = 0,
         drafter: Drafter | None = None,
         num_swap_quantized: int = 0,
+        control: DraftControl | None = None,
     ) -> None:
         """Start with empty queues."""
         self.config, self.cache, self.drafter = config, cache, drafter
+        self.control = control or DraftControl(MonotonicClock())
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.host_pages = HostPages(num_swap_pages)
@@ -142,7 +147,7 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """Choose the next step."""
         # First of all: a drafter that fails must not leave a step half made.
-        drafts = propose_drafts(self.drafter, self.running) if self.drafter else {}
+        drafts = propose_drafts(self.drafter, self.control, self.running) if self.drafter else {}
         plan = StepPlan()
         budget = self._schedule_running(plan, self.config.max_num_batched_tokens)
         if not plan.preempted:
@@ -186,6 +191,7 @@ class Scheduler:
         sequence.eviction = None
         if self.drafter is not None:
             self.drafter.forget(sequence.seq_id)
+            self.control.forget(sequence.seq_id)
 
     def forget_copies(self, plan: StepPlan) -> list[Sequence]:
         """Compute what a failed step swapped out again: nobody knows if its copies were made.

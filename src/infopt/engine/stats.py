@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from infopt.engine.clock import Clock
 
 if TYPE_CHECKING:
+    from infopt.engine.draft_control import StepOutcome
     from infopt.engine.scheduler import Scheduler, StepPlan
 
 
@@ -37,6 +38,7 @@ class StepStats:
         num_preemptions: Preemptions in this step.
         num_draft_tokens: Drafted tokens computed to be verified.
         num_accepted_tokens: Of those, tokens that became output.
+        draft_s: Proposing them, a part of ``schedule_s``.
     """
 
     start_s: float
@@ -60,6 +62,7 @@ class StepStats:
     num_preemptions: int
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    draft_s: float = 0.0
 
     @property
     def num_new_rows(self) -> int:
@@ -147,7 +150,7 @@ def count_step(
     scheduler: Scheduler,
     num_logit_rows: int,
     timer: StepTimer,
-    num_accepted: int = 0,
+    outcome: StepOutcome | None = None,
 ) -> StepStats:
     """Describe a step that has just been computed.
 
@@ -156,7 +159,7 @@ def count_step(
         scheduler: Queues and pages after it.
         num_logit_rows: Rows of the output head.
         timer: Its parts.
-        num_accepted: Drafted tokens that became output.
+        outcome: What became of its drafted tokens (None: there is no drafter).
     """
     groups = scheduler.cache.layout.groups
     window = next((g.window for g in groups if g.window is not None), None)
@@ -191,7 +194,8 @@ def count_step(
         num_tokens_in_pages=scheduler.cache.num_stored_tokens(),
         num_preemptions=len(plan.preempted),
         num_draft_tokens=num_drafted,
-        num_accepted_tokens=num_accepted,
+        num_accepted_tokens=sum(p.num_accepted for p in outcome.passes) if outcome else 0,
+        draft_s=outcome.draft_s if outcome else 0.0,
     )
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from infopt.engine.draft_stats import DraftStats
+from infopt.engine.draft_control import DraftedPass, StepOutcome
 from infopt.engine.rejection import Guess
 from infopt.engine.scheduler import StepPlan
 from infopt.engine.sequence import Sequence
@@ -64,11 +64,6 @@ class StepTokens:
         new = self.new.get(sequence, ())
         return self._num_right(sequence) == len(new)
 
-    @property
-    def num_accepted(self) -> int:
-        """Guesses that became output, in all sequences."""
-        return sum(self._num_right(sequence) for sequence in self.new)
-
     def num_kept(self) -> dict[Sequence, int]:
         """Return, per sequence, how many guesses belong to the output and have keys and values.
 
@@ -76,18 +71,34 @@ class StepTokens:
         """
         return {sequence: len(new) - 1 for sequence, new in self.new.items()}
 
-    def count(self, plan: StepPlan, stats: DraftStats) -> None:
-        """Add a finished step to the totals."""
-        for item in plan.scheduled:
-            sequence = item.sequence
-            if item.draft and sequence in self.new:
-                num_right = self._num_right(sequence)
-                num_new = len(self.new[sequence])
-                # Where a right guess ends the output, nothing looks at those behind it.
-                num_judged = num_right if num_right == num_new else len(item.draft)
-                stats.add(num_judged, num_right, num_new)
-            elif item.is_decode and sequence in self.new:
-                stats.num_plain_passes += 1
+    def outcome(self, plan: StepPlan, total_s: float, draft_s: float) -> StepOutcome:
+        """Describe a finished step.
+
+        Args:
+            plan: What was computed.
+            total_s: Time of the step in seconds.
+            draft_s: Time of proposing in it.
+        """
+        items = plan.scheduled
+        num_guesses = sum(len(item.draft) for item in items)
+        return StepOutcome(
+            num_rows=plan.num_tokens + plan.num_padding_tokens - num_guesses,
+            num_decodes=sum(item.is_decode for item in items),
+            num_guesses=num_guesses,
+            seconds=total_s - draft_s,
+            draft_s=draft_s,
+            passes=tuple(
+                self._pass(item.sequence, len(item.draft))
+                for item in items
+                if item.draft and item.sequence in self.new
+            ),
+        )
+
+    def _pass(self, sequence: Sequence, num_guesses: int) -> DraftedPass:
+        num_right, num_new = self._num_right(sequence), len(self.new[sequence])
+        # Where a right guess ends the output, nothing looks at those behind it.
+        num_judged = num_right if num_right == num_new else num_guesses
+        return DraftedPass(sequence.seq_id, num_judged, num_right, num_new)
 
     def _num_right(self, sequence: Sequence) -> int:
         """Return how many of the new tokens were guessed."""

@@ -7,6 +7,7 @@ defaults. Where no candidate keeps the limits, the reference stays.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from infopt.experiments.spec import SliceSpec
 from infopt.experiments.tables import collect, retire_others
 from infopt.experiments.yaml_files import write_yaml
 from infopt.results import read_json, write_table
-from infopt.select import choose
+from infopt.select import Recommendation, choose
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +68,7 @@ def choose_stage(
     engine: dict[str, Any] = {}
     for entry in slices.values():
         if entry["decides"]:
-            engine |= entry["engine"]
+            engine |= copy.deepcopy(entry["engine"])  # shared parts would be YAML anchors
     return {"stage": specs[0].stage, "engine": engine, "slices": slices}
 
 
@@ -87,6 +88,9 @@ def choose_slice(
         reference=reference,
     )
     winner = slugs[found.run] if found.run else spec.reference
+    reason = found.reason
+    if spec.prefers is not None and spec.prefers in _ties(found, slugs):
+        winner, reason = spec.prefers, _preferred(spec.prefers, winner)
     return {
         "chosen": winner,
         "decides": spec.decides,
@@ -94,8 +98,20 @@ def choose_slice(
         "engine": dict(spec.candidates[winner]),
         "reference_engine": dict(spec.candidates[spec.reference]),
         "status": found.status,
-        "reason": found.reason,
+        "reason": reason,
     }
+
+
+def _ties(found: Recommendation, slugs: Mapping[str, str]) -> set[str]:
+    """Return the candidates that what was measured cannot tell from the one taken."""
+    return {slugs[tie.run] for tie in found.ties}
+
+
+def _preferred(slug: str, other: str) -> str:
+    return (
+        f"{slug} cannot be told from {other} by what was measured; it was taken because the "
+        "configuration prefers it where it does not lose."
+    )
 
 
 def _limits(spec: SliceSpec) -> SLO | None:

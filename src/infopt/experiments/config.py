@@ -20,7 +20,7 @@ from infopt.schemas import dotted
 
 Config = dict[str, Any]
 
-_STAGES_WITH_SLICES = ("batching", "quantization")
+_STAGES_WITH_SLICES = ("batching", "quantization", "speculative")
 
 
 def load_schema(path: str | Path) -> dict[str, Any]:
@@ -136,6 +136,8 @@ def _check_references(config: Config) -> None:
         _check_workload_name(config, f"{where}.workload", entry["workload"])
         if entry["latency_workload"]:
             _check_workload_name(config, f"{where}.latency_workload", entry["latency_workload"])
+        for cell in entry["cells"]:
+            _check_workload_name(config, f"{where}.cells.workload", cell["workload"])
     for key in ("latency_workload", "load_workload"):
         _check_workload_name(config, f"baseline.{key}", config["baseline"][key])
     for stage in ("serving", "select"):
@@ -143,14 +145,18 @@ def _check_references(config: Config) -> None:
     for where, entry in [*slices(config), ("baseline", config["baseline"])]:
         slugs = [c["slug"] for c in entry["candidates"]]
         _check_slugs(where, slugs)
-        reference = entry["reference"] or slugs[0]
-        if reference not in slugs:
-            raise ConfigError(
-                f"{where}.reference: {reference!r} is no candidate.{nearest(reference, slugs)}",
-                field=f"{where}.reference",
-                value=reference,
-                remedy=f"Candidates: {', '.join(slugs)}.",
-            )
+        for key in ("reference", "prefers"):
+            _check_candidate(f"{where}.{key}", entry.get(key) or slugs[0], slugs)
+
+
+def _check_candidate(where: str, slug: str, slugs: list[str]) -> None:
+    if slug not in slugs:
+        raise ConfigError(
+            f"{where}: {slug!r} is no candidate.{nearest(slug, slugs)}",
+            field=where,
+            value=slug,
+            remedy=f"Candidates: {', '.join(slugs)}.",
+        )
 
 
 def slices(config: Config) -> list[tuple[str, dict[str, Any]]]:

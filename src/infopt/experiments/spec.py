@@ -58,6 +58,7 @@ class SliceSpec:
         decides: Whether the winner is handed on; a slice can also only explain.
         options: Further options of the stage (those of ``serving``, say).
         energy: How energy is measured (the configuration's ``energy``).
+        prefers: Candidate that is taken where it cannot be told from the best.
     """
 
     stage: str
@@ -81,6 +82,7 @@ class SliceSpec:
     decides: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
     energy: Mapping[str, Any] = field(default_factory=dict)
+    prefers: str | None = None
 
     def to_json(self) -> str:
         """Return one line of JSON, the same for the same specification.
@@ -150,6 +152,7 @@ class SliceSpec:
             "quality_tier": self.quality_tier,
             **({"quality_reference": dict(judge)} if judge else {}),
             **({} if is_default_energy(self.energy) else {"energy": dict(self.energy)}),
+            **({"cells": self.options["cells"]} if self.options.get("cells") else {}),
             **{f"{key}_workload": dict(spec) for key, spec in self.workloads.items()},
         }
 
@@ -192,7 +195,7 @@ def slice_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
 
     Args:
         config: Completed configuration.
-        stage: ``baseline``, ``batching``, ``quantization`` or ``serving``.
+        stage: ``baseline``, ``batching``, ``quantization``, ``speculative`` or ``serving``.
         name: Name of the slice.
 
     Raises:
@@ -236,8 +239,16 @@ def _listed_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
         quality_reference=entry["quality_reference"],
         measure_steps=entry["measure_steps"],
         decides=entry["decides"],
+        prefers=entry["prefers"],
+        options=_cells(config, entry),
         **common,
     )
+
+
+def _cells(config: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cells of a slice with the options of their workloads."""
+    cells = [{**cell, "options": config["workloads"][cell["workload"]]} for cell in entry["cells"]]
+    return {"cells": cells} if cells else {}
 
 
 def select_spec(config: Mapping[str, Any], name: str) -> SliceSpec:

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from infopt.experiments import baseline, batching, quantization, select, serving
+from infopt.experiments import (
+    baseline,
+    batching,
+    quantization,
+    select,
+    serving,
+    speculative,
+)
 from infopt.experiments.spec import SliceSpec
 from infopt.experiments.yaml_files import read_yaml
 from infopt.models.registry import load_registry_file
@@ -19,6 +26,7 @@ STAGES: Registry[StageFunction] = Registry("stage")
 STAGES.register("baseline")(baseline.run)
 STAGES.register("batching")(batching.run)
 STAGES.register("quantization")(quantization.run)
+STAGES.register("speculative")(speculative.run)
 STAGES.register("serving")(serving.run)
 STAGES.register("select")(select.run)
 

@@ -22,6 +22,12 @@ from infopt.plotting.rooflines import op_roofline, roofline
 from infopt.plotting.saturation import load_curve
 from infopt.plotting.saving import save
 from infopt.plotting.sensitivity import layer_errors, sensitivity_bars
+from infopt.plotting.speculation import (
+    acceptance_by_position,
+    cell_gains,
+    decision_shares,
+    formula_scatter,
+)
 from infopt.plotting.steps import fragmentation, step_breakdown
 from infopt.plotting.style import STYLE, color_of, colors_for, marker_of, styled
 from infopt.plotting.tables import results_table
@@ -29,12 +35,16 @@ from infopt.plotting.task_scores import task_scores
 
 __all__ = [
     "STYLE",
+    "acceptance_by_position",
     "bars_with_interval",
     "batch_gain",
     "calibration_size",
+    "cell_gains",
     "color_of",
     "colors_for",
+    "decision_shares",
     "ecdf",
+    "formula_scatter",
     "fragmentation",
     "goodput_curve",
     "latency_percentiles",

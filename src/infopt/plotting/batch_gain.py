@@ -27,6 +27,9 @@ def batch_gain(
     label: str = "scheme",
     reference: str = "reference",
     title: str | None = None,
+    across: str = "Sequences in the decode step",
+    measure: str = "Speed of a step, ratio to the reference",
+    predicted_label: str = "predicted",
     ax: Axes | None = None,
 ) -> Axes:
     """Draw how many times faster a step is than the reference's, by sequences in the step.
@@ -40,6 +43,9 @@ def batch_gain(
         label: Column with the names of schemes.
         reference: Name of the line at 1.
         title: The finding; default compares the smallest and the largest measured batch.
+        across: Name of the horizontal axis.
+        measure: Name of the vertical axis.
+        predicted_label: Name of the dashed lines.
         ax: Where to draw.
     """
     table, _ = usable_rows(gains, _COLUMNS, "batch_gain")
@@ -53,11 +59,11 @@ def batch_gain(
         x = floats(own, "num_tokens")
         ax.plot(x, floats(own, "predicted"), color=colors[name], linestyle="--", linewidth=1.3)
         _draw_measured(ax, own, name, colors[name], markers[name])
-    ax.plot([], [], color="#303030", linestyle="--", linewidth=1.3, label="predicted")
+    ax.plot([], [], color="#303030", linestyle="--", linewidth=1.3, label=predicted_label)
     reference_line(ax, 1.0, reference, axis="y")
     _scale(ax, table)
-    metric = Metric("gain", "Speed of a step, ratio to the reference", better="higher")
-    ax.set_xlabel("Sequences in the decode step\nhollow: undecided")
+    metric = Metric("gain", measure, better="higher")
+    ax.set_xlabel(f"{across}\nhollow: undecided")
     label_axis(ax, "y", metric)
     legend_beside(ax)
     set_title(ax, title or _finding(table, labels))

@@ -8,10 +8,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from infopt.engine.draft_stats import DraftStats
 from infopt.engine.engine import Engine
 from infopt.outputs import RequestMetrics, RequestOutput
 from infopt.serve.deltas import Delta
+from infopt.serve.speculation_metrics import speculation_metrics
 
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _LONG_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -112,10 +112,7 @@ class _EngineCollector(Collector):
             for reason, count in list(engine.stats.num_finished.items()):
                 finished.add_metric((name, reason), count)
         yield finished
-        drafted = ((name, engine.draft_stats) for name, engine in self._engines.items())
-        speculating = {name: stats for name, stats in drafted if stats is not None}
-        if speculating:
-            yield from _speculation(speculating)
+        yield from speculation_metrics(self._engines)
 
 
 _GAUGES = {
@@ -165,32 +162,6 @@ def _counters(engine: Engine) -> tuple[float, ...]:
         stats.num_steps,
         stats.kv_freed_bytes,
     )
-
-
-_SPEC_COUNTERS = {
-    "infopt_spec_drafted_passes": "Decoding passes of a sequence that verified guesses.",
-    "infopt_spec_plain_passes": "Decoding passes of a sequence without a guess.",
-    "infopt_spec_emitted_tokens": "Tokens from passes that verified guesses.",
-}
-
-
-def _speculation(engines: Mapping[str, DraftStats]) -> Iterable[Metric]:
-    """Return what became of drafted tokens: acceptance is accepted over proposed."""
-    totals = {
-        name: (stats.num_drafted_passes, stats.num_plain_passes, stats.num_emitted)
-        for name, stats in engines.items()
-    }
-    yield from _families(CounterMetricFamily, _SPEC_COUNTERS, totals)
-    for kind, text in (("proposed", "Guesses verified"), ("accepted", "Guesses kept")):
-        family = CounterMetricFamily(
-            f"infopt_spec_{kind}_tokens",
-            f"{text}, by position in the draft.",
-            labels=("model", "position"),
-        )
-        for name, stats in engines.items():
-            for position, count in enumerate(list(getattr(stats, kind)), start=1):
-                family.add_metric((name, str(position)), count)
-        yield family
 
 
 def _families(

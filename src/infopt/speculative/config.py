@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from infopt.engine.clock import Clock
+from infopt.engine.draft_control import DraftControl
 from infopt.engine.drafting import Drafter, DraftTarget
 from infopt.errors import ConfigError, check_known_keys, nearest
 from infopt.registry import Registry
@@ -21,6 +23,7 @@ _MODULES = (
     "infopt.speculative.drafters.draft_model",
     "infopt.speculative.drafters.draft_head",
     "infopt.speculative.drafters.early_exit",
+    "infopt.speculative.auto",
 )
 """Importing them fills the registry."""
 
@@ -38,6 +41,18 @@ def make_drafter(
         ConfigError: Unknown method or option, or a value out of range.
     """
     return None if options is None else read_options(options).build(target)
+
+
+def make_control(options: Mapping[str, Any] | None, clock: Clock) -> DraftControl:
+    """Return what decides how many tokens are guessed; most methods leave it to the drafter.
+
+    Args:
+        options: As for :func:`make_drafter`.
+        clock: The engine's.
+    """
+    found = None if options is None else read_options(options)
+    make = getattr(found, "make_control", DraftControl)
+    return make(clock)
 
 
 def read_options(options: Mapping[str, Any]) -> Any:

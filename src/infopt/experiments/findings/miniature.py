@@ -6,6 +6,7 @@ from typing import Any
 
 from infopt.errors import ConfigError
 from infopt.experiments.findings.miniature_quantization import quantization_specs
+from infopt.experiments.findings.miniature_speculative import speculative_specs
 from infopt.experiments.spec import SliceSpec
 
 DEFAULT_MODEL = "smollm2-135m-instruct-q4_1"
@@ -53,13 +54,18 @@ def miniature_specs(stage: str, model: str | None = None) -> list[SliceSpec]:
     """Return the slices of a stage's miniature.
 
     Args:
-        stage: ``baseline``, ``batching``, ``quantization`` or ``serving``.
+        stage: ``baseline``, ``batching``, ``quantization``, ``speculative`` or ``serving``.
         model: Model; None for the stage's default one.
 
     Raises:
         ConfigError: The stage has no miniature.
     """
-    makers = {"baseline": _baseline, "batching": _batching, "serving": _serving}
+    makers = {
+        "baseline": _baseline,
+        "batching": _batching,
+        "speculative": speculative_specs,
+        "serving": _serving,
+    }
     if stage == "quantization":
         return quantization_specs(model)
     if stage not in makers:

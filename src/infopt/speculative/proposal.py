@@ -1,0 +1,56 @@
+"""What `infopt.speculative.controller` decided for a step, and what came of such steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from infopt.engine.draft_control import StepOutcome
+from infopt.speculative.planning import LengthPlan, Scene
+
+Decision = Literal["learn", "off", "empty", "on", "probe"]
+"""Without guesses to learn what that takes; without because none pay; the drafter had none; with
+guesses that are expected to pay; with one that is not."""
+
+DECISIONS: tuple[Decision, ...] = get_args(Decision)
+
+
+@dataclass(slots=True)
+class Proposal:
+    """What was decided for the coming step.
+
+    Attributes:
+        decision: In a word.
+        scene: The step without guesses.
+        plan: Lengths expected to pay; None where nothing was planned.
+        probed: Output that is tried although that is not expected to pay.
+        probe_s: Expected time of its guess.
+    """
+
+    decision: Decision
+    scene: Scene
+    plan: LengthPlan | None = None
+    probed: int | None = None
+    probe_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Gains:
+    """Expected and real time of decode steps with chosen guesses, beside that without."""
+
+    planned_s: float = 0.0
+    planned_plain_s: float = 0.0
+    real_s: float = 0.0
+    real_plain_s: float = 0.0
+
+    def add(self, plan: LengthPlan, outcome: StepOutcome, token_s: float) -> None:
+        """Take in a step: what was expected of it, what came of it, what a token is worth."""
+        self.planned_s += plan.seconds
+        self.planned_plain_s += plan.tokens * token_s
+        self.real_s += outcome.seconds + outcome.draft_s
+        self.real_plain_s += outcome.num_tokens * token_s
+
+    def ratio(self, kind: Literal["planned", "real"]) -> float | None:
+        """Return time without guesses over time with them."""
+        seconds = getattr(self, f"{kind}_s")
+        return getattr(self, f"{kind}_plain_s") / seconds if seconds else None

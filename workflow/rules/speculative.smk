@@ -1,0 +1,38 @@
+# Stage speculative: guessing tokens, on the target that the stages before it chose.
+
+
+use rule baseline_slice as speculative_slice with:
+    input:
+        model=rules.fetch_model.output[0],
+        chosen=[
+            rules.baseline_table.output.chosen,
+            rules.batching_table.output.chosen,
+            rules.quantization_table.output.chosen,
+        ],
+    output:
+        manifest=f"{RESULTS}/slices/speculative/{{slice}}.json",
+    log:
+        f"{RESULTS}/logs/speculative/{{slice}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/speculative.{{slice}}.tsv"
+    params:
+        spec=lambda wildcards: spec_json("speculative", wildcards.slice),
+        results_dir=results_dir,
+        code=source_identity("measure"),
+
+
+use rule baseline_table as speculative_table with:
+    input:
+        slices=manifests("speculative"),
+    output:
+        table=f"{RESULTS}/tables/speculative.parquet",
+        chosen=f"{RESULTS}/chosen/speculative.yaml",
+    log:
+        f"{RESULTS}/logs/speculative/table.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/speculative.table.tsv"
+    params:
+        specs=stage_specs("speculative"),
+        quality_floor=CONFIG["quality_floor"],
+        results_dir=results_dir,
+        code=source_identity("select"),
