@@ -49,6 +49,7 @@ def test_layers_that_do_nothing_are_left_out(idle_layers: Path, tmp_path: Path) 
     params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
     with LLM(str(idle_layers), **COMMON) as llm:
         (expected,) = llm.generate([[5, 6, 7, 8]], params, use_tqdm=False)
+    facts: dict[str, Any] = {}
     for _ in range(2):
         with LLM(str(idle_layers), speculative=early, check_integrity=True, **COMMON) as llm:
             facts = llm.stats()["drafter"]

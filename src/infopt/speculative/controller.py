@@ -16,7 +16,6 @@ present.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -252,22 +251,21 @@ class AutoControl(DraftControl):
         """Return lengths to ask for, or to verify where ``sunk_s`` was spent on proposing."""
         assert self._acceptance is not None
         seq_ids = [request.seq_id for request in requests]
-        most = max(_FIRST_GUESSES, math.ceil(2 * self._steps.most_guesses))
-        most = min(most, int(limits.sum()))
+        most = min(max(_FIRST_GUESSES, 2 * self._steps.most_guesses), limits.sum())
         return plan_lengths(
             scene,
             self._acceptance.survival(seq_ids),
             self._acceptance.availability(seq_ids) if sunk_s is None else None,
             limits,
-            step_s=self._steps.table(scene.num_rows, most),
+            step_s=self._steps.table(scene.num_rows, int(most)),
             draft_s=self._drafts.seconds if sunk_s is None else lambda *_: sunk_s,
-            max_guesses=most,
+            max_guesses=int(most),
         )
 
     def _guess_s(self, scene: Scene, num_guesses: int) -> float:
         """Return the expected time of one guess more."""
-        table = self._steps.table(scene.num_rows, num_guesses + 1)
-        return float(table[num_guesses + 1] - table[num_guesses])
+        more = num_guesses + 1
+        return float(np.diff(self._steps.table(scene.num_rows, more)[num_guesses : more + 1])[0])
 
     def _longest_idle(self, requests: Sequence[DraftRequest], places: Sequence[int]) -> int:
         return min(places, key=lambda i: self._last_tried.get(requests[i].seq_id, -1))
@@ -278,10 +276,9 @@ class AutoControl(DraftControl):
         total_s = outcome.seconds + outcome.draft_s
         if proposal.probed is not None:
             self._charge(proposal, outcome, total_s - plain_s, token_s)
-        plan = proposal.plan
         is_judged = outcome.is_decode and proposal.scene.is_decode and outcome.num_guesses
-        if proposal.decision == "on" and plan is not None and is_judged:
-            self._gains.add(plan, outcome, token_s)
+        if proposal.decision == "on" and proposal.plan is not None and is_judged:
+            self._gains.add(proposal.plan, outcome, token_s)
 
     def _charge(
         self, proposal: Proposal, outcome: StepOutcome, extra_s: float, token_s: float

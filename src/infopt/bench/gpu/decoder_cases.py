@@ -100,7 +100,8 @@ def _rotary_case(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Kern
 
 def _empty_pages(sizes: Sizes, num_pages: int, dtype: torch.dtype, device: torch.device) -> KVPages:
     shape = (2, num_pages, sizes.num_kv_heads, BLOCK, sizes.head_dim)
-    return KVPages(*torch.zeros(shape, dtype=dtype, device=device))
+    keys, values = torch.zeros(shape, dtype=dtype, device=device)
+    return KVPages(keys, values)
 
 
 def paged_batch(
