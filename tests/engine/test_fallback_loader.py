@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from infopt import LLM, SamplingParams
-from infopt.errors import ConfigError, DependencyError, InfoptError, UnsupportedModelError
+from infopt.errors import (
+    ConfigError,
+    DependencyError,
+    InfoptError,
+    SamplingParamsError,
+    UnsupportedModelError,
+)
 from infopt.evals.families.cases import CASES
 from infopt.evals.families.write import write_checkpoint
 
@@ -89,6 +95,28 @@ def test_states_cannot_be_swapped_or_rolled_back(
 ) -> None:
     with pytest.raises(ConfigError, match=name):
         LLM(str(family_dir("lfm2")), **(OPTIONS | {name: value}))
+
+
+def test_eviction_by_request_is_refused(family_dir: Callable[[str], Path]) -> None:
+    eviction = {"method": "streaming", "budget": 0.5}
+    with LLM(str(family_dir("gpt_oss")), **(OPTIONS | {"preemption": "swap"})) as llm:
+        params = SamplingParams(max_tokens=4, kv_eviction=eviction)
+        with pytest.raises(SamplingParamsError, match="through transformers"):
+            llm.generate([PROMPTS[0]], params, use_tqdm=False)
+    with pytest.raises(ConfigError, match="kv_eviction"):
+        options = OPTIONS | {"preemption": "swap", "kv_eviction": eviction}
+        LLM(str(family_dir("gpt_oss")), **options)
+
+
+@pytest.mark.parametrize("method", ["draft_model", "early_exit"])
+def test_drafters_that_compute_with_the_target_are_refused(
+    family_dir: Callable[[str], Path], method: str
+) -> None:
+    speculative = {"method": method, "num_speculative_tokens": 2}
+    if method == "draft_model":
+        speculative["model"] = "tiny-draft"
+    with pytest.raises(ConfigError, match="natively"):
+        LLM(str(family_dir("gpt_oss")), **(OPTIONS | {"speculative": speculative}))
 
 
 def test_an_old_transformers_is_named(
