@@ -26,6 +26,21 @@ SPECS = {
     },
     "edit-code": {"num_requests": 4, "text_tokens": 40},
     "chat": {"num_requests": 130, "output_tokens": 8},
+    "multi-turn": {
+        "num_conversations": 2,
+        "num_turns": 3,
+        "system_tokens": 10,
+        "user_tokens": 8,
+        "answer_tokens": 6,
+        "output_tokens": 4,
+    },
+    "sessions": {
+        "num_requests": 8,
+        "num_documents": 2,
+        "document_blocks": 2,
+        "block_tokens": 8,
+        "output_tokens": 4,
+    },
     "trace": {
         "path": TRACES / "mooncake_synthetic_head.jsonl",
         "num_requests": 12,

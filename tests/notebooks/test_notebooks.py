@@ -11,7 +11,7 @@ from infopt.notebooks import parameter_names, read_notebook, run_notebook
 
 pytestmark = pytest.mark.notebook
 FOLDER = Path(__file__).parents[2] / "notebooks"
-NAMES = ("00_quickstart", "10_roofline", "20_batching", "30_quantization")
+NAMES = ("00_quickstart", "10_roofline", "20_batching", "30_quantization", "40_kv_cache")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -38,21 +38,23 @@ def snakemake(folder, *arguments):
 
 def test_everything_is_there(folder):
     results = folder / "results" / "ci"
-    names = ("00_quickstart", "10_roofline", "20_batching", "30_quantization", "50_speculative")
+    names = ("00_quickstart", "10_roofline", "20_batching", "30_quantization")
+    names += ("40_kv_cache", "50_speculative")
     for name in names:
         assert (results / "notebooks" / f"{name}.ipynb").is_file()
         assert "<html" in (results / "notebooks" / f"{name}.html").read_text()[:2000].lower()
-    assert len(list((results / "figures").glob("*.png"))) == 12
+    assert len(list((results / "figures").glob("*.png"))) == 16
     assert {p.stem for p in (results / "tables").glob("*.parquet")} == {
         "baseline",
         "batching",
         "quantization",
+        "kv_cache",
         "speculative",
         "serving",
         "select",
     }
     assert "config:" in (results / "recommendation.yaml").read_text()
-    assert (results / "tables" / "durations.csv").read_text().count("\n") == 20
+    assert (results / "tables" / "durations.csv").read_text().count("\n") == 25
 
 
 def test_a_second_run_has_nothing_to_do(folder):

@@ -35,9 +35,10 @@ def test_the_default_run_is_planned_in_full():
         assert f"rule {rule}:" in text
     assert text.count("rule batching_slice:") == 5
     assert text.count("rule quantization_slice:") == 3
+    assert text.count("rule kv_cache_slice:") == 6
     assert text.count("rule speculative_slice:") == 4
     assert text.count("rule serving_slice:") == 1
-    assert text.count("rule execute_notebook:") == 5
+    assert text.count("rule execute_notebook:") == 6
 
 
 @pytest.mark.parametrize("model", MODELS)

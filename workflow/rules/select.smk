@@ -8,6 +8,7 @@ rule finalists:
             rules.baseline_table.output.chosen,
             rules.batching_table.output.chosen,
             rules.quantization_table.output.chosen,
+            rules.kv_cache_table.output.chosen,
             rules.speculative_table.output.chosen,
         ],
     output:
@@ -39,6 +40,7 @@ rule choose_finalist:
             rules.finalists.output.manifest,
             *manifests("baseline"),
             *manifests("quantization"),
+            *manifests("kv_cache"),
         ],
     output:
         f"{RESULTS}/chosen/select.yaml",

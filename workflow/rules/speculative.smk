@@ -8,6 +8,7 @@ use rule baseline_slice as speculative_slice with:
             rules.baseline_table.output.chosen,
             rules.batching_table.output.chosen,
             rules.quantization_table.output.chosen,
+            rules.kv_cache_table.output.chosen,
         ],
     output:
         manifest=f"{RESULTS}/slices/speculative/{{slice}}.json",

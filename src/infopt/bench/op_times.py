@@ -37,6 +37,9 @@ BETWEEN = "between"
 
 MIN_RUNS = 3
 
+_CHUNK = 256
+"""Tokens of a sequence that are cached at a time."""
+
 Clock = Callable[[], float]
 R = TypeVar("R")
 
@@ -105,6 +108,24 @@ def time_ops(engine: Engine, kind: StepKind, budget_s: float) -> OpTimes | None:
             runs = _repeat(lambda: timer.split(step.run(now)), budget_s / 2)
     seconds = {op: median(run[op] for run in runs) for op in runs[0]}
     return OpTimes(kind, seconds, median(whole), len(runs))
+
+
+def time_steps(engine: Engine, kind: StepKind, budget_s: float) -> list[float] | None:
+    """Run a step again and again in one piece: model, head and sampling.
+
+    Args:
+        engine: Idle; its prefix cache is emptied.
+        kind: The step.
+        budget_s: Time for all runs; at least ``MIN_RUNS`` after one that is not timed.
+
+    Returns:
+        Seconds per run, or None where the engine's limits or page pool do not hold the step.
+    """
+    now = _clock_of(engine.runner.device)
+    with _step_of(engine, kind) as step:
+        if step is None:
+            return None
+        return _repeat(lambda: sum(step.run(now).values()), budget_s)
 
 
 def _zeros() -> dict[str, float]:
@@ -240,8 +261,19 @@ def _fits(engine: Engine, kind: StepKind, sequences: list[Sequence]) -> bool:
         kind.num_seqs <= config.max_num_seqs
         and kind.num_seqs * kind.num_new <= config.max_num_batched_tokens
         and kind.length <= engine.checker.max_model_len
-        and all(engine.cache.allocate(s.cache, kind.length) for s in sequences)
+        and all(_fill(engine, sequence, kind) for sequence in sequences)
     )
+
+
+def _fill(engine: Engine, sequence: Sequence, kind: StepKind) -> bool:
+    """Give a sequence the pages it would have if its cached tokens had been computed in chunks."""
+    cache, tokens = engine.cache, sequence.token_ids
+    for end in range(_CHUNK, kind.num_cached + _CHUNK, _CHUNK):
+        num_tokens = min(end, kind.num_cached)
+        if not cache.allocate(sequence.cache, num_tokens):
+            return False
+        cache.commit(sequence.cache, tokens, num_tokens)
+    return cache.allocate(sequence.cache, kind.length)
 
 
 def _sequence(engine: Engine, kind: StepKind, index: int) -> Sequence:

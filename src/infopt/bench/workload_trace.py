@@ -42,16 +42,29 @@ def trace(
             value=max_total_tokens,
             remedy="Lower length_scale.",
         )
-    first_blocks = Counter(r.block_ids[0] for r in scaled if r.block_ids)
+    return trace_requests(ctx, scaled, "trace")
+
+
+def trace_requests(
+    ctx: WorkloadContext, requests: list[TraceRequest], name: str
+) -> list[WorkloadRequest]:
+    """Turn lines of a trace into requests; arrivals count from the first.
+
+    Args:
+        ctx: Tokens and seed.
+        requests: At least one, in time order.
+        name: What their ids begin with.
+    """
+    first_blocks = Counter(r.block_ids[0] for r in requests if r.block_ids)
     return [
         WorkloadRequest(
-            request_id=f"trace-{i}",
-            arrival_s=r.arrival_s - scaled[0].arrival_s,
+            request_id=f"{name}-{i}",
+            arrival_s=r.arrival_s - requests[0].arrival_s,
             prompt_token_ids=_prompt(ctx, i, r),
             max_tokens=r.num_output_tokens,
             prefix_group=_group(r, first_blocks),
         )
-        for i, r in enumerate(scaled)
+        for i, r in enumerate(requests)
     ]
 
 

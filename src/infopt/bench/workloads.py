@@ -18,6 +18,7 @@ from infopt.bench import (  # noqa: F401
     workload_grounded,
     workload_kinds,
     workload_open,
+    workload_sessions,
     workload_trace,
 )
 from infopt.bench.options import call_with_options, check_count, option_names

@@ -23,18 +23,30 @@ def doctor(
     self_test: Annotated[
         bool, typer.Option(help="Multiply for a few seconds to see whether batch invariance holds.")
     ] = True,
+    model: Annotated[
+        str | None, typer.Option(help="Say instead what this model needs and what fits.")
+    ] = None,
+    kv_gib: Annotated[
+        float | None, typer.Option(help="With --model: memory for keys and values, in GiB.")
+    ] = None,
     registry: RegistryOption = None,
 ) -> None:
     """Say what this machine can run, what is missing, and how to get it."""
     from infopt.doctor import examine, to_dict
 
     load_registry(registry)
-    sections = examine(self_test=self_test)
+    sections = [_model(model, kv_gib)] if model else examine(self_test=self_test)
     if as_json:
         print_json(to_dict(sections))
         return
     for section in sections:
         output().print(_table(section))
+
+
+def _model(model: str, kv_gib: float | None) -> Section:
+    from infopt.doctor_model import examine_model
+
+    return examine_model(model, kv_gib=kv_gib)
 
 
 def _table(section: Section) -> Table:

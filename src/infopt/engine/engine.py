@@ -109,6 +109,8 @@ class Engine:
         self.reset_stats()
         self.step_log: list[StepStats] | None = None
         self.observers: list[StepObserver] = []
+        self.logit_observer: Callable[[Sequence, torch.Tensor], None] | None = None
+        """Sees the raw logits of each row that a token is chosen from, ``(vocab_size,)``."""
         self._description = parts.description
         self._eos_token_ids = parts.runner.model.config.eos_token_ids
         self._taken = StepTokens()
@@ -438,6 +440,9 @@ class Engine:
 
     def _sample(self, logits: torch.Tensor, sequences: list[Sequence]) -> None:
         """Choose and append the next token of each sequence from its row."""
+        if self.logit_observer is not None:
+            for sequence, row in zip(sequences, logits, strict=True):
+                self.logit_observer(sequence, row)
         rows = [SamplingRow.of(s, self._eos_token_ids) for s in sequences]
         guesses = [self._taken.guess_of(s) for s in sequences]
         chosen = choose(logits, rows, guesses, self.runner.model.ops.draw_tokens)

@@ -83,7 +83,7 @@ def choose_slice(
     found = choose(
         rows,
         _limits(spec),
-        floor if spec.quality_tier else None,
+        floor if spec.measures_quality else None,
         objective=spec.criterion,
         reference=reference,
     )

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from infopt.cache.eviction import read_eviction
 from infopt.config import EngineConfig
 from infopt.errors import ConfigError, InfoptError, check_known_keys, nearest
 from infopt.experiments.defaults import complete, resolve
@@ -20,7 +21,7 @@ from infopt.schemas import dotted
 
 Config = dict[str, Any]
 
-_STAGES_WITH_SLICES = ("batching", "quantization", "speculative")
+_STAGES_WITH_SLICES = ("batching", "quantization", "kv_cache", "speculative")
 
 
 def load_schema(path: str | Path) -> dict[str, Any]:
@@ -199,6 +200,7 @@ def _check_engine_options(config: Config) -> None:
             )
         try:
             EngineConfig.from_dict({"model": config["model"], **options})
+            read_eviction(options.get("kv_eviction"))
         except ConfigError as error:
             raise ConfigError(
                 f"{where}: {error.message}",
@@ -223,9 +225,12 @@ def _check_other_options(config: Config) -> None:
     from infopt.bench.slo import SLO
     from infopt.bench.workloads import workload_options
     from infopt.energy import EnergyConstants
+    from infopt.experiments.measures import check_measures
     from infopt.select.objectives import OBJECTIVES
     from infopt.select.quality import get_floor
 
+    for where, entry in slices(config):
+        with_field(where, lambda entry=entry: check_measures(entry))
     with_field("slo", lambda: SLO.from_spec(config["slo"]))
     with_field("quality_floor", lambda: get_floor(config["quality_floor"]))
     constants = config["energy"]["constants"]

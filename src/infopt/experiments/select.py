@@ -50,7 +50,19 @@ def finalists(
     for name in ablations:
         if name in slices and winners[name] != references[name]:
             candidates[f"without-{name}"] = _merge({**winners, name: references[name]})
-    return dataclasses.replace(spec, candidates=candidates, reference=UNOPTIMIZED)
+    tier = spec.quality_tier or ("screen" if compresses_cache(candidates[COMPOSED]) else None)
+    return dataclasses.replace(
+        spec, candidates=candidates, reference=UNOPTIMIZED, quality_tier=tier
+    )
+
+
+def compresses_cache(options: Mapping[str, Any]) -> bool:
+    """Whether engine options change what is kept of keys and values.
+
+    The stage that chose them judged them behind long prompts, which no finalist can be compared
+    with: then the finalists are measured again.
+    """
+    return options.get("kv_cache_dtype", "auto") != "auto" or bool(options.get("kv_eviction"))
 
 
 def validation(spec: SliceSpec, tried: Mapping[str, Any], run_name: str | None) -> SliceSpec:

@@ -28,7 +28,7 @@ from infopt.bench.slo import SLO
 from infopt.bench.workload_types import WorkloadRequest
 from infopt.config import EngineConfig
 from infopt.energy import MeterChoice
-from infopt.errors import MeasurementError, WeightFormatError
+from infopt.errors import ConfigError, MeasurementError, WeightFormatError
 from infopt.experiments.arms import Arm, make_requests
 from infopt.experiments.devices import Device, measuring_device
 from infopt.experiments.energy import idle_watts, meter_of
@@ -40,6 +40,8 @@ from infopt.results import RunDraft, RunRecord, finished_record, record_run, wri
 from infopt.select.objectives import get_objective
 
 logger = logging.getLogger(__name__)
+
+_OF_THE_MODEL = ("kv_cache_dtype", "kv_eviction")
 
 Probe = Callable[[Arm, Arm | None], dict[str, Any]]
 """Measures something more: (arm, reference arm or None for the reference itself) -> sections."""
@@ -220,14 +222,15 @@ def _measure_candidate(run: SliceRun, reference: Arm, slug: str) -> None:
             draft.comparison = comparison_section(
                 first, second, run.slo, run.spec.record_slug(reference.slug)
             )
-    except WeightFormatError as error:  # a question that this model does not have
+    except ConfigError as error:
+        if not is_left_out(error):
+            _fail(run, slug, error)
+            return
         run.left_out[slug] = error.message
         run.report(slug, f"left out: {error.message}")
         return
     except Exception as error:
-        logger.exception("%s failed", run.spec.record_slug(slug))
-        run.failures[slug] = error
-        run.report(slug, f"failed: {error}")
+        _fail(run, slug, error)
         return
     assert draft.record is not None
     run.records[slug] = draft.record
@@ -235,6 +238,21 @@ def _measure_candidate(run: SliceRun, reference: Arm, slug: str) -> None:
     if reference.slug not in run.records:
         # Its runs beside the first candidate are the reference's own numbers.
         _record_reference(run, reference, first, started, time.perf_counter() - start_s)
+
+
+def _fail(run: SliceRun, slug: str, error: Exception) -> None:
+    logger.error("%s failed", run.spec.record_slug(slug), exc_info=error)
+    run.failures[slug] = error
+    run.report(slug, f"failed: {error}")
+
+
+def is_left_out(error: ConfigError) -> bool:
+    """Whether a candidate is a question that this model does not have.
+
+    A weight format that it does not come in, or a compression of keys and values that its layers do
+    not allow. Names of options have been checked before anything ran.
+    """
+    return isinstance(error, WeightFormatError) or error.field in _OF_THE_MODEL
 
 
 def _measure_reference(run: SliceRun, reference: Arm) -> None:

@@ -27,6 +27,9 @@ UNOPTIMIZED = "unoptimized"
 RANDOM_MODEL = "random"
 """Value of the configuration key ``model`` that asks for a tiny random model."""
 
+MEASURES = ("long_text", "capacity", "context_curve", "sharing")
+"""What a slice can measure beside its load (see `infopt.experiments.kv_cache`)."""
+
 MAX_NAME_BYTES = 150
 """Longest record name; file names built from it stay below 255 bytes."""
 
@@ -56,7 +59,8 @@ class SliceSpec:
             slice's reference.
         measure_steps: Time single steps by size.
         decides: Whether the winner is handed on; a slice can also only explain.
-        options: Further options of the stage (those of ``serving``, say).
+        options: Further options of the stage (those of ``serving``, or what a slice of
+            ``kv_cache`` measures beside its load).
         energy: How energy is measured (the configuration's ``energy``).
         prefers: Candidate that is taken where it cannot be told from the best.
     """
@@ -112,6 +116,11 @@ class SliceSpec:
         options = {**self.base, **self.shared, **self.candidates[slug], **changes}
         return EngineConfig.from_dict({"model": self.model, **options})
 
+    @property
+    def measures_quality(self) -> bool:
+        """Whether its records have a quality that a floor can be held to."""
+        return self.quality_tier is not None or "long_text" in self.options
+
     def with_model(self, model: str) -> SliceSpec:
         """Return a copy for another model."""
         return dataclasses.replace(self, model=model)
@@ -153,6 +162,7 @@ class SliceSpec:
             **({"quality_reference": dict(judge)} if judge else {}),
             **({} if is_default_energy(self.energy) else {"energy": dict(self.energy)}),
             **({"cells": self.options["cells"]} if self.options.get("cells") else {}),
+            **{key: self.options[key] for key in MEASURES if key in self.options},
             **{f"{key}_workload": dict(spec) for key, spec in self.workloads.items()},
         }
 
@@ -195,7 +205,8 @@ def slice_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
 
     Args:
         config: Completed configuration.
-        stage: ``baseline``, ``batching``, ``quantization``, ``speculative`` or ``serving``.
+        stage: ``baseline``, ``batching``, ``quantization``, ``kv_cache``, ``speculative`` or
+            ``serving``.
         name: Name of the slice.
 
     Raises:
@@ -240,7 +251,7 @@ def _listed_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
         measure_steps=entry["measure_steps"],
         decides=entry["decides"],
         prefers=entry["prefers"],
-        options=_cells(config, entry),
+        options=_cells(config, entry) | {key: entry[key] for key in MEASURES if entry[key]},
         **common,
     )
 

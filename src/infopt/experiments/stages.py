@@ -9,6 +9,7 @@ from typing import Any
 from infopt.experiments import (
     baseline,
     batching,
+    kv_cache,
     quantization,
     select,
     serving,
@@ -26,6 +27,7 @@ STAGES: Registry[StageFunction] = Registry("stage")
 STAGES.register("baseline")(baseline.run)
 STAGES.register("batching")(batching.run)
 STAGES.register("quantization")(quantization.run)
+STAGES.register("kv_cache")(kv_cache.run)
 STAGES.register("speculative")(speculative.run)
 STAGES.register("serving")(serving.run)
 STAGES.register("select")(select.run)

@@ -12,10 +12,14 @@ or a window system: they work without a display, in threads, and show themselves
 from infopt.plotting.bars import bars_with_interval
 from infopt.plotting.batch_gain import batch_gain
 from infopt.plotting.calibration import calibration_size, text_ratios
+from infopt.plotting.capacity import capacity_bars
 from infopt.plotting.fronts import pareto
+from infopt.plotting.kept_quality import kept_quality
+from infopt.plotting.kv_share import kv_share
 from infopt.plotting.latency import ecdf, latency_percentiles
 from infopt.plotting.load import goodput_curve, throughput_vs_batch
 from infopt.plotting.op_shares import op_shares
+from infopt.plotting.prefixes import prefix_hits, prefix_survivors
 from infopt.plotting.quality_bits import quality_bits
 from infopt.plotting.ratios import ratio_forest
 from infopt.plotting.rooflines import op_roofline, roofline
@@ -39,6 +43,7 @@ __all__ = [
     "bars_with_interval",
     "batch_gain",
     "calibration_size",
+    "capacity_bars",
     "cell_gains",
     "color_of",
     "colors_for",
@@ -47,6 +52,8 @@ __all__ = [
     "formula_scatter",
     "fragmentation",
     "goodput_curve",
+    "kept_quality",
+    "kv_share",
     "latency_percentiles",
     "layer_errors",
     "load_curve",
@@ -54,6 +61,8 @@ __all__ = [
     "op_roofline",
     "op_shares",
     "pareto",
+    "prefix_hits",
+    "prefix_survivors",
     "quality_bits",
     "ratio_forest",
     "results_table",

@@ -121,6 +121,7 @@ def _metrics() -> list[Metric]:
         Metric("memory.weights_bytes", "Weights", "MiB", "lower", 1 / MIB),
         Metric("memory.engine_bytes", "Weights and KV pool", "MiB", "lower", 1 / MIB),
         Metric("memory.kv_bytes_per_token", "KV per token", "KiB", "lower", 1 / 1024),
+        Metric("extra.kv_bytes_kept_per_token", "KV kept per token", "KiB", "lower", 1 / 1024),
         Metric("memory.kv_pool_bytes", "KV pool", "MiB", "lower", 1 / MIB),
         Metric("memory.peak_rss_bytes", "Peak memory", "MiB", "lower", 1 / MIB),
         Metric("memory.freed_bytes", "Freed KV", "MiB", "higher", 1 / MIB),

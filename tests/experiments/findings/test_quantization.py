@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from infopt.errors import ResultError
-from infopt.experiments.findings import quantization
+from infopt.experiments.findings import quantization, story
 from infopt.experiments.findings import quantization_answer as answer
 from infopt.experiments.findings import quantization_quality as quality
 from infopt.experiments.findings.miniature import miniature_specs
@@ -208,7 +208,7 @@ def test_what_was_not_measured_is_said(lone_schemes):
 def test_the_floor_is_the_recommendations(quantization_story, tmp_path: Path, monkeypatch):
     """Pins: the notebook judged by its own floor, the pipeline by the configured one."""
     data = quantization_story.data
-    monkeypatch.setattr(quantization, "stage_results", lambda *args: data)
+    monkeypatch.setattr(story, "stage_results", lambda *args: data)
     assert quantization.quantization_story(tmp_path).floor == FLOORS.get("default")
     lossy = FLOORS.get("lossy")
     write_recommendation(quantization_story.choice(lossy), tmp_path / "recommendation.yaml")

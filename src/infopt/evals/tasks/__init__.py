@@ -6,7 +6,7 @@ A new task subclasses :class:`~infopt.evals.tasks.base.ChoiceTask` or
 
 from __future__ import annotations
 
-from infopt.evals.tasks import arithmetic, code, multilingual, passkey
+from infopt.evals.tasks import arithmetic, code, dialogue, multilingual, passkey
 from infopt.evals.tasks.base import TASKS, Task
 from infopt.evals.tasks.outcome import PairedTask, TaskResult, compare_outcomes
 
@@ -18,6 +18,7 @@ __all__ = [
     "arithmetic",
     "code",
     "compare_outcomes",
+    "dialogue",
     "multilingual",
     "passkey",
 ]

@@ -87,7 +87,7 @@ def stage_results(stage: str, results_dir: str | Path, model: str | None = None)
     """Return the results of a stage: those of the pipeline if there are any, else of a miniature.
 
     Args:
-        stage: ``baseline``, ``batching``, ``quantization`` or ``speculative``.
+        stage: ``baseline``, ``batching``, ``quantization``, ``kv_cache`` or ``speculative``.
         results_dir: The pipeline's folder.
         model: What the miniature runs; None for the default model.
     """

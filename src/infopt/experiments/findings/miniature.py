@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infopt.errors import ConfigError
+from infopt.experiments.findings.miniature_kv import kv_specs
 from infopt.experiments.findings.miniature_quantization import quantization_specs
 from infopt.experiments.findings.miniature_speculative import speculative_specs
 from infopt.experiments.spec import SliceSpec
@@ -54,7 +55,8 @@ def miniature_specs(stage: str, model: str | None = None) -> list[SliceSpec]:
     """Return the slices of a stage's miniature.
 
     Args:
-        stage: ``baseline``, ``batching``, ``quantization``, ``speculative`` or ``serving``.
+        stage: ``baseline``, ``batching``, ``quantization``, ``kv_cache``, ``speculative`` or
+            ``serving``.
         model: Model; None for the stage's default one.
 
     Raises:
@@ -63,6 +65,7 @@ def miniature_specs(stage: str, model: str | None = None) -> list[SliceSpec]:
     makers = {
         "baseline": _baseline,
         "batching": _batching,
+        "kv_cache": kv_specs,
         "speculative": speculative_specs,
         "serving": _serving,
     }

@@ -6,27 +6,39 @@ disagree. Other questions have modules of their own beside this one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infopt.experiments.findings.data import StageResults, stage_results
-from infopt.plotting.data import floats, is_missing
-from infopt.select import FLOORS, QualityFloor, Recommendation, choose, filter_runs, get_floor
-from infopt.select import read_recommendation as read_choice
+from infopt.experiments.findings.story import CANDIDATE, StageStory, shown_ratio, story_parts
+from infopt.plotting.data import floats
+from infopt.select import QualityFloor, Recommendation, choose, filter_runs
 from infopt.select.rows import Row, number, rows_of, text
 
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = [
+    "BITS",
+    "CALIBRATION",
+    "CANDIDATE",
+    "FLOAT_TRAINED",
+    "IS_LOOSE",
+    "IS_STORED",
+    "KL",
+    "SCHEMES",
+    "QuantizationStory",
+    "quantization_story",
+    "shown_ratio",
+    "weight_bytes",
+]
+
 STAGE = "quantization"
 SCHEMES, FLOAT_TRAINED, CALIBRATION = "schemes", "float_trained", "calibration"
 BITS, IS_STORED, IS_LOOSE = "extra.bits", "extra.is_stored", "extra.is_dequantized"
-CANDIDATE = "extra.candidate"
 KL = "quality.kl_mean"
 
 STORED_BLOCKS = ("q4_1", "q4_1-a8")
@@ -36,21 +48,8 @@ _FLOAT_BITS = {"float32": 32.0, "bfloat16": 16.0, "float16": 16.0}
 
 
 @dataclass(frozen=True)
-class QuantizationStory:
-    """The stage's results.
-
-    Attributes:
-        data: Results of the stage.
-        floor: Quality floor of the recommendation.
-    """
-
-    data: StageResults
-    floor: QualityFloor
-
-    @property
-    def slices(self) -> list[str]:
-        """Names of the slices that this run measured."""
-        return list(dict.fromkeys(str(name) for name in self.data.table["extra.slice"]))
+class QuantizationStory(StageStory):
+    """The stage's results, with bits per weight."""
 
     def rows(self, name: str) -> pd.DataFrame:
         """Return the candidates of a slice with ``extra.bits`` and the two marks of a plot.
@@ -82,12 +81,6 @@ class QuantizationStory:
             }
         )
 
-    def reference_row(self, name: str) -> Row:
-        """Return the candidate that a slice's others are paired with."""
-        rows = {str(row["slug"]): row for row in rows_of(self.data.rows(name))}
-        first = next(iter(rows.values()))
-        return rows[str(first["workload.reference"])]
-
     def reference(self, name: str = SCHEMES) -> str:
         """Return the name of that candidate."""
         return str(self.reference_row(name)[CANDIDATE])
@@ -98,10 +91,6 @@ class QuantizationStory:
         formats = text(self.reference_row(SCHEMES), "extra.quantization_formats") or ""
         kind = formats.rpartition(" ")[2]
         return f"{self.reference()} ({kind})" if kind in _FLOAT_BITS else self.reference()
-
-    def curve(self, name: str, candidate: str, prefix: str) -> pd.DataFrame:
-        """Return sample lists of one candidate of one slice as a table (see ``StageResults``)."""
-        return replace(self.data, table=self.data.rows(name)).curve(candidate, prefix)
 
     @cached_property
     def marked(self) -> pd.DataFrame:
@@ -122,27 +111,6 @@ class QuantizationStory:
     def scheme(self, candidate: str) -> Row:
         """Return a scheme's row, with bits."""
         return {str(row[CANDIDATE]): row for row in rows_of(self.marked)}[candidate]
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """The KL that each floor allows, by name, for plots."""
-        return {
-            f"floor {self.floor.max_kl:g}": self.floor.max_kl,
-            **self._lossy("max_kl"),
-        }
-
-    @property
-    def ratio_limits(self) -> dict[str, float]:
-        """The perplexity ratio that each floor allows, by name, for plots."""
-        allowed = self.floor.max_perplexity_ratio
-        return {f"floor {allowed:g}x": allowed, **self._lossy("max_perplexity_ratio", "x")}
-
-    def _lossy(self, name: str, unit: str = "") -> dict[str, float]:
-        lossy = FLOORS.get("lossy")
-        if self.floor == lossy:
-            return {}
-        value = float(getattr(lossy, name))
-        return {f"lossy {value:g}{unit}": value}
 
     @property
     def _reference_run(self) -> str:
@@ -181,18 +149,4 @@ def quantization_story(results_dir: str | Path, model: str | None = None) -> Qua
         results_dir: The pipeline's folder; its recommendation names the quality floor.
         model: What the miniature runs; None for the shipped tiny model.
     """
-    data = stage_results(STAGE, results_dir, model)
-    path = Path(results_dir, "recommendation.yaml")
-    floor = read_choice(path).floor if path.is_file() and not data.is_miniature else None
-    return QuantizationStory(data, get_floor(floor or "default"))
-
-
-def shown_ratio(row: Mapping[str, Any], base: str) -> str:
-    """Return ``1.83x [1.7, 1.9]`` from the columns ``<base>.median`` (or ``.ratio``) and ends."""
-    name = "median" if f"{base}.median" in row else "ratio"
-    if is_missing(row.get(f"{base}.{name}")):
-        return "not measured"
-    # Perplexities differ in the third decimal, speeds in the first.
-    digits = 3 if name == "median" else 4
-    value, low, high = (f"{row[f'{base}.{end}']:.{digits}g}" for end in (name, "low", "high"))
-    return f"{value}x [{low}, {high}]"
+    return QuantizationStory(*story_parts(STAGE, results_dir, model))

@@ -1,0 +1,102 @@
+"""What the notebooks of the stages with slices read: rows, references, curves, and the floors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from infopt.experiments.findings.data import StageResults, stage_results
+from infopt.plotting.data import is_missing
+from infopt.select import FLOORS, QualityFloor, get_floor, read_recommendation
+from infopt.select.rows import Row, rows_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CANDIDATE = "extra.candidate"
+
+
+@dataclass(frozen=True)
+class StageStory:
+    """A stage's results.
+
+    Attributes:
+        data: Results of the stage.
+        floor: Quality floor of the recommendation.
+    """
+
+    data: StageResults
+    floor: QualityFloor
+
+    @property
+    def slices(self) -> list[str]:
+        """Names of the slices that this run measured."""
+        return list(dict.fromkeys(str(name) for name in self.data.table["extra.slice"]))
+
+    def rows(self, name: str) -> pd.DataFrame:
+        """Return the candidates of a slice.
+
+        Raises:
+            ResultError: This run has no such slice.
+        """
+        return self.data.rows(name)
+
+    def reference_row(self, name: str) -> Row:
+        """Return the candidate that a slice's others are paired with."""
+        rows = {str(row["slug"]): row for row in rows_of(self.data.rows(name))}
+        first = next(iter(rows.values()))
+        return rows[str(first["workload.reference"])]
+
+    def curve(self, name: str, candidate: str, prefix: str) -> pd.DataFrame:
+        """Return sample lists of one candidate of one slice as a table (see ``StageResults``)."""
+        return replace(self.data, table=self.data.rows(name)).curve(candidate, prefix)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The KL that each floor allows, by name, for plots."""
+        return {
+            f"floor {self.floor.max_kl:g}": self.floor.max_kl,
+            **self._lossy("max_kl"),
+        }
+
+    @property
+    def ratio_limits(self) -> dict[str, float]:
+        """The perplexity ratio that each floor allows, by name, for plots."""
+        allowed = self.floor.max_perplexity_ratio
+        return {f"floor {allowed:g}x": allowed, **self._lossy("max_perplexity_ratio", "x")}
+
+    def _lossy(self, name: str, unit: str = "") -> dict[str, float]:
+        lossy = FLOORS.get("lossy")
+        if self.floor == lossy:
+            return {}
+        value = float(getattr(lossy, name))
+        return {f"lossy {value:g}{unit}": value}
+
+
+def story_parts(
+    stage: str, results_dir: str | Path, model: str | None
+) -> tuple[StageResults, QualityFloor]:
+    """Return the results of the pipeline if there are any, else of a miniature, and the floor.
+
+    Args:
+        stage: The stage.
+        results_dir: The pipeline's folder; its recommendation names the quality floor.
+        model: What the miniature runs; None for its own.
+    """
+    data = stage_results(stage, results_dir, model)
+    path = Path(results_dir, "recommendation.yaml")
+    floor = read_recommendation(path).floor if path.is_file() and not data.is_miniature else None
+    return data, get_floor(floor or "default")
+
+
+def shown_ratio(row: Mapping[str, Any], base: str) -> str:
+    """Return ``1.83x [1.7, 1.9]`` from the columns ``<base>.median`` (or ``.ratio``) and ends."""
+    name = "median" if f"{base}.median" in row else "ratio"
+    if is_missing(row.get(f"{base}.{name}")):
+        return "not measured"
+    # Perplexities differ in the third decimal, speeds in the first.
+    digits = 3 if name == "median" else 4
+    value, low, high = (f"{row[f'{base}.{end}']:.{digits}g}" for end in (name, "low", "high"))
+    return f"{value}x [{low}, {high}]"
