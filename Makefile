@@ -39,7 +39,7 @@ unexport PYTHONPATH
 test test-all fuzz soak sanitize: export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: help install install-dev run test test-all fuzz soak sanitize lint bench-cpu bench-speculation peers oracles gpu-check bench-serve-overhead
-.PHONY: format report notebook doctor tiny-models train-draft clean
+.PHONY: slurm-test format report notebook doctor tiny-models train-draft clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -134,6 +134,10 @@ sanitize: install-dev  ## the C++ kernels' tests under the address and undefined
 
 bench-serve-overhead: install  ## the server beside the engine alone, and its CPU time per token (idle machine)
 	python -m infopt.bench.overhead $(ARGS)
+
+slurm-test: install  ## the pipeline on a Slurm cluster of this machine alone (root; apt-get install slurm-wlm munge)
+	$(PIP) --editable ".[slurm]"
+	LOG=docs/measurements/slurm-test.log tests/slurm/one_node.sh tests/slurm/pipeline.sh
 
 gpu-check: install  ## kernels and engine on this machine's GPU, beside transformers (6 minutes at most)
 	python -m infopt.bench.gpu_check $(ARGS)

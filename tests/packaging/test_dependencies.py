@@ -103,8 +103,9 @@ def test_constraints_pin_every_declared_dependency() -> None:
             name, _, version = line.partition("==")
             pins[canonical(name)] = version
     assert pins["torch"] == "2.13.0"  # no local label: any index can serve it
-    assert declared(("dev",)) <= set(pins)
-    requirements = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+    assert declared(("dev", "slurm")) <= set(pins)
+    extras = PROJECT["optional-dependencies"]
+    requirements = [*PROJECT["dependencies"], *extras["dev"], *extras["slurm"]]
     for requirement in map(Requirement, requirements):
         assert pins[canonical(requirement.name)] in requirement.specifier
 

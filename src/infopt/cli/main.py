@@ -11,8 +11,10 @@ from typer.core import TyperGroup
 
 from infopt import __version__
 from infopt.cli.bench import bench_app
+from infopt.cli.compare import compare
 from infopt.cli.console import print_error
 from infopt.cli.doctor import doctor
+from infopt.cli.explain import explain
 from infopt.cli.generate import generate
 from infopt.cli.models import models_app
 from infopt.cli.quantize import quantize
@@ -77,6 +79,8 @@ def _global_options(
 
 
 app.command("generate")(generate)
+app.command("compare")(compare)
+app.command("explain")(explain)
 app.command("doctor")(doctor)
 app.command("quantize")(quantize)
 app.command("recommend")(recommend)

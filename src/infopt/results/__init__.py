@@ -13,6 +13,7 @@ Reading, in a notebook::
 
 from infopt.results.files import read_json, write_bytes_atomic, write_json, write_text_atomic
 from infopt.results.identity import code_identity, hardware_id, library_versions
+from infopt.results.machines import machine_name, merge_results
 from infopt.results.metrics import METRICS, Metric, interval_columns, metric_of
 from infopt.results.record import SCHEMA_VERSION, RunRecord, record_path
 from infopt.results.recorder import RunDraft, describe_failure, finished_record, record_run
@@ -47,7 +48,9 @@ __all__ = [
     "library_versions",
     "load_results",
     "load_samples",
+    "machine_name",
     "make_slug",
+    "merge_results",
     "metric_of",
     "read_json",
     "read_records",

@@ -5,7 +5,10 @@
 >>> write_recommendation(recommendation, "results/recommendation.yaml")
 """
 
+from infopt.select.compare import ComparisonReport, compare_results
+from infopt.select.explain import Explanation, add_explanations, explain_record, explain_row
 from infopt.select.objectives import OBJECTIVES, Objective, add_derived_columns, get_objective
+from infopt.select.pairing import NothingComparableError, OtherMachineError
 from infopt.select.pareto import Hypervolume, hypervolume, pareto_front
 from infopt.select.quality import FLOORS, QualityFloor, check_quality, get_floor, inherit_quality
 from infopt.select.recommend import choose
@@ -17,15 +20,23 @@ from infopt.select.yaml_file import read_recommendation, write_recommendation
 __all__ = [
     "FLOORS",
     "OBJECTIVES",
+    "ComparisonReport",
+    "Explanation",
     "Hypervolume",
+    "NothingComparableError",
     "Objective",
+    "OtherMachineError",
     "QualityFloor",
     "Recommendation",
     "Violation",
     "add_derived_columns",
+    "add_explanations",
     "check_quality",
     "check_slo",
     "choose",
+    "compare_results",
+    "explain_record",
+    "explain_row",
     "filter_runs",
     "get_floor",
     "get_objective",
