@@ -26,6 +26,7 @@ from infopt.kernels.triton_ops import (
     rotary,
     router,
 )
+from infopt.kernels.triton_ops.attention_old_rows import KINDS
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 _NAMES = {F32: "fp32", BF16: "bf16", F16: "fp16"}
@@ -74,9 +75,10 @@ def _attention(
     window: int | None = None,
     softcap: float | None = None,
     block_size: int = 16,
+    old: str | None = None,
 ) -> None:
     q = empty(64, 8 * share, head_dim, dtype=dtype)
-    shape = attention.block_shape(dtype, head_dim, share, decode=decode)
+    shape = attention.block_shape(dtype, head_dim, share, decode=decode, old=old is not None)
     starts = list(range(65)) if decode else [0, 64]
     blocks = None
     if not decode:
@@ -94,7 +96,15 @@ def _attention(
         num_decodes=64,
         max_context=8192,
         split_tokens=attention.SPLIT_TOKENS if decode and dtype != F32 else None,
+        old=None if old is None else _old_rows(old, 8, head_dim),
     )
+
+
+def _old_rows(dtype: str, kv_heads: int, head_dim: int) -> attention.OldRows:
+    bits, exponent_bits = KINDS[dtype]
+    head_bytes = 128 * head_dim * bits // 8 + (0 if exponent_bits else 4 * (head_dim + 64))
+    data = empty(1024, kv_heads, head_bytes, dtype=torch.uint8)
+    return attention.OldRows(data, empty(64, 128, dtype=torch.int32), dtype, 64, 128)
 
 
 def _linear(kind: str, dtype: torch.dtype, num_rows: int) -> None:
@@ -150,6 +160,9 @@ def _attention_cases() -> dict[str, Callable[[], Any]]:
                 cases[f"attention/{kind}-{name}-d{head_dim}"] = run
             run = partial(_attention, 128, dtype, decode=decode, window=1024, softcap=50.0)
             cases[f"attention/{kind}-{name}-d128-window-softcap"] = run
+            for old in KINDS if name == "bf16" else ("int8",):
+                run = partial(_attention, 128, dtype, decode=decode, old=old)
+                cases[f"attention/{kind}-{name}-d128-{old}-pages"] = run
     return cases
 
 

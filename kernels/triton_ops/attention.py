@@ -29,6 +29,7 @@ from infopt.kernels.triton_ops.attention_blocks import (
     plan_prefill,
 )
 from infopt.kernels.triton_ops.attention_kernel import attention_kernel, merge_kernel
+from infopt.kernels.triton_ops.attention_old_rows import OldRows
 from infopt.kernels.triton_ops.common import (
     FLOAT_DTYPES,
     check,
@@ -43,6 +44,7 @@ __all__ = [
     "MERGE_SPLITS",
     "SPLIT_TOKENS",
     "BlockShape",
+    "OldRows",
     "RowBlocks",
     "block_shape",
     "paged_attention",
@@ -72,6 +74,7 @@ def paged_attention(
     num_decodes: int = 0,
     max_context: int = 0,
     split_tokens: int | None = None,
+    old: OldRows | None = None,
 ) -> None:
     """Attend for the decodes of a batch, or for the row blocks of its prefill chunks.
 
@@ -90,18 +93,25 @@ def paged_attention(
         num_decodes: Tokens to attend for when ``blocks`` is None.
         max_context: Longest context, for splits.
         split_tokens: Cached tokens per program, or None for all; a multiple of the tile.
+        old: Rows in fewer bits; each query reads those beyond the residual in that form.
 
     Raises:
         KernelArgumentError: For wrong shapes, types, layouts or devices.
     """
     _check(q, keys, values, block_tables, positions, out, window, softcap)
+    if old is not None:
+        old.check(keys)
     num_blocks = num_decodes if blocks is None else blocks.sequence.shape[0]
     if num_blocks == 0:
         return
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads = keys.shape[1]
     share = num_heads // num_kv_heads
-    shape = blocks.shape if blocks else block_shape(q.dtype, head_dim, share, decode=True)
+    shape = (
+        blocks.shape
+        if blocks
+        else block_shape(q.dtype, head_dim, share, decode=True, old=old is not None)
+    )
     num_splits, partial = 1, (out, out, out)
     if split_tokens is not None:
         num_splits = _count_splits(split_tokens, max_context, shape)
@@ -124,6 +134,7 @@ def paged_attention(
         values.stride(0),
         window or 0,
         num_heads,
+        *_old_arguments(old, block_tables),
         SHARE=share,
         PAGE_TOKENS=keys.shape[2],
         IS_DECODE=blocks is None,
@@ -134,6 +145,10 @@ def paged_attention(
         BLOCK_M=shape.rows,
         BLOCK_N=shape.tokens,
         BLOCK_D=power_of_two(head_dim, 16),
+        BITS=0 if old is None else old.bits,
+        EXPONENT=0 if old is None else old.exponent_bits,
+        GROUP=0 if old is None else old.group_size,
+        RESIDUAL=0 if old is None else old.residual,
         num_warps=shape.num_warps,
         num_stages=shape.num_stages,
     )
@@ -142,6 +157,15 @@ def paged_attention(
     first = 0 if blocks is None else int(blocks.token[0])
     last = num_decodes if blocks is None else num_tokens
     _merge(partial, positions, out, slice(first, last), window, split_tokens)
+
+
+def _old_arguments(old: OldRows | None, unused: torch.Tensor) -> tuple[object, ...]:
+    """Return pointers and strides of quantized rows; without any, a tensor that nobody reads."""
+    if old is None:
+        return unused, unused, unused, 0, 0, 0
+    halves = old.data.view(torch.float16)
+    strides = (old.tables.stride(0), old.data.stride(0), old.data.shape[2])
+    return old.data, halves, old.tables, *strides
 
 
 def _merge(partial, positions, out, rows: slice, window: int | None, split_tokens: int) -> None:

@@ -36,7 +36,9 @@ class RowBlocks:
     shape: BlockShape
 
 
-def block_shape(dtype: torch.dtype, head_dim: int, share: int, *, decode: bool) -> BlockShape:
+def block_shape(
+    dtype: torch.dtype, head_dim: int, share: int, *, decode: bool, old: bool = False
+) -> BlockShape:
     """Return the block sizes for a type; float32 has one for decodes and prefill alike.
 
     Args:
@@ -44,13 +46,16 @@ def block_shape(dtype: torch.dtype, head_dim: int, share: int, *, decode: bool) 
         head_dim: Width of a head.
         share: Query heads per key head.
         decode: One token per program.
+        old: Rows may be quantized: a tile is then held in both forms, and has to be smaller.
     """
-    wide = power_of_two(head_dim, 16) > 128
+    wide = power_of_two(head_dim, 16) > (64 if old else 128)
     rows = power_of_two(share, 16)
     if dtype == torch.float32:  # products without tensor cores, in registers
         return BlockShape(rows, 16 if wide else 32, 8, 2)
     if decode:
         return BlockShape(rows, 32 if wide else 64, 4, 2)
+    if old:
+        return BlockShape(max(rows, 32), 32, 4, 2)
     return BlockShape(max(rows, 64), 32, 8, 2) if wide else BlockShape(max(rows, 128), 64, 8, 2)
 
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from infopt.kernels.triton_ops.attention_old_rows import (
+    add_old_values,
+    old_bounds,
+    old_products,
+)
 from infopt.kernels.triton_ops.common import round_to
 
 _START = tl.constexpr(-1e30)  # finite: exp2(_START - _START) is 1, a fully masked tile is a no-op
@@ -45,11 +50,9 @@ def _visible_range(position, valid, window, split, HAS_WINDOW: tl.constexpr, SPL
 
 
 @triton.jit
-def _scores(
-    queries, keys, scale, softcap, tokens, inside, position, window, HAS_WINDOW, HAS_SOFTCAP
-):
+def _scores(products, scale, softcap, tokens, inside, position, window, HAS_WINDOW, HAS_SOFTCAP):
     """Return scores in powers of two, minus infinity where a row does not see a token."""
-    scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+    scores = products * scale
     if HAS_SOFTCAP:
         scores = softcap * _tanh(scores / softcap)
     visible = inside[None, :] & (tokens[None, :] <= position[:, None])
@@ -108,6 +111,12 @@ def attention_kernel(
     value_page_stride,
     window,
     num_heads,
+    old_data,
+    old_halves,
+    old_tables,
+    old_table_stride,
+    old_page_stride,
+    old_head_bytes,
     SHARE: tl.constexpr,
     PAGE_TOKENS: tl.constexpr,
     IS_DECODE: tl.constexpr,
@@ -118,11 +127,16 @@ def attention_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    BITS: tl.constexpr,
+    EXPONENT: tl.constexpr,
+    GROUP: tl.constexpr,
+    RESIDUAL: tl.constexpr,
 ):
     """Attend for row block ``program_id(0)``, key head 1, split 2 (SPLIT = 0: all tokens).
 
     ``out`` is the result, or with splits float32 ``(num_tokens, num_heads, num_splits, head_dim)``
-    beside maxima and sums ``(num_tokens, num_heads, num_splits)``.
+    beside maxima and sums ``(num_tokens, num_heads, num_splits)``. With BITS, each query reads the
+    rows below its bound in that form; a tile may hold both.
     """
     block = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -149,15 +163,40 @@ def attention_kernel(
     maximum = tl.full([BLOCK_M], _START, tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     summed = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    bound, lowest_bound, highest_bound = old_bounds(position, valid, PAGE_TOKENS, RESIDUAL, BITS)
+    old_table = old_tables + sequence.to(tl.int64) * old_table_stride
     for start in range(begin // BLOCK_N * BLOCK_N, end, BLOCK_N):
         tokens = start + tl.arange(0, BLOCK_N)
         inside = (tokens >= lowest) & (tokens < end)
+        is_full = inside & (tokens >= lowest_bound)
+        is_old = tokens[None, :] < bound[:, None]
         k = _load_tile(
-            keys, table, tokens, inside, columns, kv_head, key_page_stride, head_dim, PAGE_TOKENS
+            keys, table, tokens, is_full, columns, kv_head, key_page_stride, head_dim, PAGE_TOKENS
         )
+        products = tl.dot(queries, tl.trans(k.to(DOT)), input_precision="ieee")
+        if BITS > 0:
+            products = old_products(
+                products,
+                queries,
+                is_old,
+                old_data,
+                old_halves,
+                old_table,
+                tokens,
+                inside,
+                columns,
+                kv_head,
+                old_page_stride,
+                old_head_bytes,
+                head_dim,
+                highest_bound,
+                DOT,
+                BITS,
+                EXPONENT,
+                GROUP,
+            )
         scores = _scores(
-            queries,
-            k.to(DOT),
+            products,
             scale,
             softcap,
             tokens,
@@ -175,7 +214,7 @@ def attention_kernel(
             values,
             table,
             tokens,
-            inside,
+            is_full,
             columns,
             kv_head,
             value_page_stride,
@@ -184,6 +223,28 @@ def attention_kernel(
         )
         rounded = round_to(weights, values.dtype.element_ty).to(DOT)
         summed = summed * shrink[:, None]
+        if BITS > 0:
+            summed = add_old_values(
+                summed,
+                rounded,
+                is_old,
+                old_data,
+                old_halves,
+                old_table,
+                tokens,
+                inside,
+                columns,
+                kv_head,
+                old_page_stride,
+                old_head_bytes,
+                head_dim,
+                highest_bound,
+                DOT,
+                BITS,
+                EXPONENT,
+                GROUP,
+            )
+            rounded = tl.where(is_old, tl.zeros_like(rounded), rounded)
         summed = tl.dot(rounded, v.to(DOT), acc=summed, input_precision="ieee")
         maximum = higher
     row = token * num_heads + head

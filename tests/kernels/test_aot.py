@@ -28,6 +28,8 @@ REPRESENTATIVE = (
     "attention/decode-bf16-d128",
     "attention/prefill-bf16-d128",
     "attention/prefill-fp32-d128",
+    "attention/decode-bf16-d128-int8-pages",
+    "attention/prefill-bf16-d128-int4-pages",
     "linear_int8/bf16-8rows",
     "linear_int4/bf16-8rows",
     "linear_fp8/bf16-2048rows",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from infopt.errors import ConfigError
-from infopt.ops import attention, cpu
+from infopt.ops import attention, cpu, gpu
 from infopt.ops.context import ForwardContext, GroupContext, KVPages, QuantizedTables
 from infopt.ops.cpu.build import extension
 from infopt.ops.kv_quantization import (
@@ -337,6 +338,42 @@ def test_bfloat16_attention_is_as_close_as_its_output_rounds(dtype: str, case: s
     expected = batch.expected(batch.q.shape[2] ** -0.5, softcap)
     got = run(cpu.load_attention(), batch, softcap)
     assert (got.double() - expected).abs().max() <= 4e-3 * expected.abs().max()
+
+
+TRITON_LENGTHS = [(47, 1), (200, 1), (0, 60), (100, 9)]
+TRITON_CASES = [
+    *((dtype, "pages-of-16", torch.float32) for dtype in BITS),
+    *((dtype, "pages-of-16", torch.bfloat16) for dtype in ("int8", "fp8_e4m3")),
+    ("int8", "five-heads-share", torch.float32),
+    ("int4", "pages-of-4", torch.float32),
+    ("int4", "window", torch.float32),
+    ("int2", "softcap", torch.float32),
+    ("int8", "group-32", torch.float32),
+]
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="triton is not installed")
+@pytest.mark.parametrize(("dtype", "case", "compute"), TRITON_CASES)
+def test_triton_attention_equals_dense_attention(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, case: str, compute: torch.dtype
+) -> None:
+    """Runs in the interpreter here. Bound: 3e-5 of the largest output, or what bfloat16 rounds."""
+    monkeypatch.setitem(CASES, case, {"lengths": TRITON_LENGTHS, **CASES[case]})
+    batch, softcap = case_of(case, dtype, compute)
+    expected = batch.expected(batch.q.shape[2] ** -0.5, softcap)
+    got = run(gpu.load_attention(), batch, softcap)
+    bound = 3e-5 if compute == torch.float32 else 1e-2
+    assert (got.double() - expected).abs().max() <= bound * expected.abs().max()
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="triton is not installed")
+def test_triton_refuses_pages_of_another_format() -> None:
+    from infopt.kernels.triton_ops.common import KernelArgumentError
+
+    batch, _ = case_of("pages-of-16", "int8", torch.float32)
+    wrong = batch.pages.quantized._replace(format=KVFormat("int4", 16, 32))
+    with pytest.raises(KernelArgumentError, match="data"):
+        run(gpu.load_attention(), replace(batch, pages=batch.pages._replace(quantized=wrong)), None)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int2", "fp8_e4m3"])

@@ -60,8 +60,6 @@ def why_not(target: OpTarget) -> str | None:
 
 def why_not_attention(target: OpTarget) -> str | None:
     """Return why Triton's attention cannot run on a target, or None."""
-    if target.kv_cache_dtype != "auto":
-        return f"it does not read {target.kv_cache_dtype} pages"
     if target.head_dim is not None and target.head_dim > 256:
         return f"head_dim {target.head_dim} is above 256"
     return why_not(target)
