@@ -11,7 +11,14 @@ from infopt.notebooks import parameter_names, read_notebook, run_notebook
 
 pytestmark = pytest.mark.notebook
 FOLDER = Path(__file__).parents[2] / "notebooks"
-NAMES = ("00_quickstart", "10_roofline", "20_batching", "30_quantization", "40_kv_cache")
+NAMES = (
+    "00_quickstart",
+    "10_roofline",
+    "20_batching",
+    "30_quantization",
+    "40_kv_cache",
+    "50_speculative",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -159,6 +159,7 @@ def test_sentences_quote_the_numbers(story: SpeculativeStory) -> None:
         "at 8 sequences."
     )
     assert "not measured" in findings.gain_sentence(story, "code")
+    assert findings.gain_sentences(story).count("\n- `chat`: best is `suffix` with 1.02x") == 1
     assert findings.fade_sentence(story) == (
         "Sequences at once: `suffix` on `edit` gains up to 1, loses from 8; `suffix` on `chat` "
         "gains nowhere for certain, loses from 8."

@@ -177,6 +177,11 @@ def gain_sentence(story: SpeculativeStory, workload: str) -> str:
     return text + "."
 
 
+def gain_sentences(story: SpeculativeStory) -> str:
+    """Return the sentence of each workload, as a list in Markdown."""
+    return "\n".join(f"- {gain_sentence(story, workload)}" for workload in story.workloads)
+
+
 def fade_sentence(story: SpeculativeStory) -> str:
     """Return the largest batch at which each always-on method still gained, by workload."""
     parts = []
