@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from infopt import plotting
+from infopt.results.metrics import Metric
 
 
 def make_runs() -> pd.DataFrame:
@@ -236,7 +237,84 @@ def steps() -> pd.DataFrame:
     return make_steps()
 
 
+FOUND = Metric("passkey", "Passkeys found", "%", "higher", 100)
 TTFT, RATE = "latency.ttft_s.p50", "throughput.output_tokens_per_s"
+
+
+def titled(options: dict[str, Any]) -> dict[str, Any]:
+    """Add the finding that plots of the KV cache are given."""
+    return {"title": "what the run found", **options}
+
+
+def make_cells() -> pd.DataFrame:
+    """Speculation at one and eight sequences: a gain, a loss, and neither."""
+    steps = [(60, 0, 0, 40, 0), (10, 5, 85, 0, 0), (0, 0, 90, 10, 0)]
+    names = ("on", "probe", "off", "empty", "learn")
+    table = pd.DataFrame({
+        "candidate": "auto",
+        "traffic": ["edit", "edit", "chat"],
+        "batch": [1, 8, 1],
+        "ratio": [2.0, 0.9, 1.01],
+        "low": [1.9, 0.85, 0.97],
+        "high": [2.1, 0.95, 1.05],
+        "verdict": ["better", "worse", "undecided"],
+        "predicted": [2.05, 1.2, 1.0],
+    })  # fmt: skip
+    shares = {f"steps_{name}": [row[i] for row in steps] for i, name in enumerate(names)}
+    return table.assign(**shares)
+
+
+def make_acceptance() -> pd.DataFrame:
+    return pd.DataFrame({
+        "traffic": ["edit"] * 3 + ["chat"] * 2,
+        "position": [1, 2, 3, 1, 2],
+        "proposed": [100, 80, 60, 40, 10],
+        "rate": [0.9, 0.7, 0.5, 0.3, 0.1],
+        "low": [0.85, 0.6, 0.4, 0.2, 0.0],
+        "high": [0.95, 0.8, 0.6, 0.45, 0.4],
+    })  # fmt: skip
+
+
+def make_kept() -> pd.DataFrame:
+    return pd.DataFrame({
+        "name": ["auto", "kv-int8", "snapkv-50", "streaming-50"],
+        "kept": [1.0, 0.53, 0.5, 0.5],
+        "value": [1.0, 1.0, 0.9, 0.4],
+        "low": [0.9, 0.9, 0.8, 0.3],
+        "high": [1.0, 1.0, 0.95, 0.5],
+        "differs": [False, False, False, True],
+    })  # fmt: skip
+
+
+def make_capacity() -> pd.DataFrame:
+    return pd.DataFrame({
+        "extra.candidate": ["auto", "kv-int8", "kv-int8+snapkv-25"],
+        "extra.capacity_num_seqs": [4, 7, 22],
+        "extra.capacity_predicted_seqs": [4, 8, 22],
+    })  # fmt: skip
+
+
+def make_shares() -> pd.DataFrame:
+    return pd.DataFrame({
+        "name": ["auto"] * 3 + ["kv-int8"] * 3,
+        "context": [500, 1000, 2000] * 2,
+        "measured": [0.1, 0.2, 0.35, 0.06, 0.12, 0.22],
+        "low": [0.05, 0.15, 0.3, 0.03, 0.08, 0.18],
+        "high": [0.15, 0.25, 0.4, 0.1, 0.16, 0.28],
+        "predicted": [0.12, 0.22, 0.36, 0.07, 0.13, 0.24],
+    })  # fmt: skip
+
+
+def make_prefixes() -> pd.DataFrame:
+    return pd.DataFrame({
+        "name": ["cache-on"] * 3 + ["cache-small"] * 3,
+        "prompt": [100, 120, 140] * 2,
+        "cached": [0, 80, 100, 0, 40, 0],
+        "shareable": [0, 80, 100] * 2,
+        "kept": [1.0, 1.0, 1.0, 0.0, 1.0, 0.5],
+    })  # fmt: skip
+
+
 PLOTS: dict[str, Callable[..., Any]] = {
     "pareto": lambda **k: plotting.pareto(make_runs(), TTFT, RATE, color="config.scheduling", **k),
     "latency_percentiles": lambda **k: plotting.latency_percentiles(make_runs(), limit_s=0.5, **k),
@@ -263,6 +341,19 @@ PLOTS: dict[str, Callable[..., Any]] = {
         make_runs(), RATE, reference="scheduling=static-max_num_seqs=8", **k
     ),
     "step_breakdown": lambda **k: plotting.step_breakdown(make_steps(), **k),
+    "cell_gains": lambda **k: plotting.cell_gains(make_cells(), name="auto", **k),
+    "acceptance_by_position": lambda **k: plotting.acceptance_by_position(
+        make_acceptance(), name="suffix", **k
+    ),
+    "decision_shares": lambda **k: plotting.decision_shares(make_cells(), **k),
+    "formula_scatter": lambda **k: plotting.formula_scatter(make_cells(), **k),
+    "kept_quality": lambda **k: plotting.kept_quality(
+        make_kept(), FOUND, lines={"auto": 1.0}, **titled(k)
+    ),
+    "capacity_bars": lambda **k: plotting.capacity_bars(make_capacity(), **titled(k)),
+    "kv_share": lambda **k: plotting.kv_share(make_shares(), **titled(k)),
+    "prefix_hits": lambda **k: plotting.prefix_hits(make_prefixes(), **titled(k)),
+    "prefix_survivors": lambda **k: plotting.prefix_survivors(make_prefixes(), **titled(k)),
     "fragmentation": lambda **k: plotting.fragmentation(make_steps(), 16, **k),
 }
 

@@ -72,6 +72,9 @@ def test_every_plot_has_a_finding_and_labelled_axes(
 def test_every_plot_has_units_and_an_arrow_to_the_better_side(drawn: Draw, plot_name: str) -> None:
     ax = drawn(plot_name)
     labels = ax.get_xlabel() + ax.get_ylabel()
+    if plot_name == "decision_shares":  # to guess often is neither good nor bad
+        assert "(%)" in labels and "better" not in labels
+        return
     assert "better" in labels and ("→" in labels or "←" in labels)
     assert "(" in labels or "ratio" in labels
 

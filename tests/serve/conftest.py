@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from infopt.config import EngineConfig
-from infopt.engine import engine as engine_module
+from infopt.engine import rejection as sampling_module
 from infopt.engine.engine import Engine
 from infopt.engine.loader import build_engine
 from infopt.models.tokenizer import Tokenizer
@@ -184,7 +184,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         def forced(logits: Any, rows: list[Any], draw: Any) -> list[int]:
             return [token_ids[row.num_output_tokens] for row in rows]
 
-        monkeypatch.setattr(engine_module, "sample", forced)
+        monkeypatch.setattr(sampling_module, "sample", forced)
 
     return install
 

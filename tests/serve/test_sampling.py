@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from infopt.engine import engine as engine_module
+from infopt.engine import rejection as sampling_module
 
 PATH = "/v1/completions"
 A, B, C = 70, 80, 90
@@ -18,7 +18,7 @@ A, B, C = 70, 80, 90
 @pytest.fixture
 def logits(server: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, float]], None]:
     """Give every position the same logits: these ids have these values, others none to speak of."""
-    real = engine_module.sample
+    real = sampling_module.sample
 
     def install(values: dict[int, float]) -> None:
         def replaced(given: torch.Tensor, rows: list[Any], draw: Any) -> list[int]:
@@ -26,7 +26,7 @@ def logits(server: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, 
             fixed[:, list(values)] = torch.tensor(list(values.values()))
             return real(fixed, rows, draw)
 
-        monkeypatch.setattr(engine_module, "sample", replaced)
+        monkeypatch.setattr(sampling_module, "sample", replaced)
 
     return install
 

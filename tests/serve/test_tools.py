@@ -249,7 +249,7 @@ class TestReasoning:
 
     def test_form_applies_after_the_thoughts(self, thinker, monkeypatch):
         """Forcing JSON from the first token on left no room to think."""
-        from infopt.engine import engine as module
+        from infopt.engine import rejection as module
 
         real, thoughts = module.sample, b"Hm.</think>"
         table = {thinker.tokenizer.token_bytes(i): i for i in range(256 + 4)}

@@ -62,9 +62,7 @@ def capacity_bars(rows: pd.DataFrame, *, title: str, ax: Axes | None = None) -> 
         )
     name_rows(ax, labels)
     ax.margins(x=0.14)
-    label_axis(
-        ax, "x", Metric("count", "Sequences in the pool at once", "", "higher"), notes=[note]
-    )
+    label_axis(ax, "x", Metric("count", "Sequences in the pool", "at once", "higher"), notes=[note])
     legend_beside(ax)
     set_title(ax, title)
     return ax

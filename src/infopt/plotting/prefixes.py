@@ -69,7 +69,7 @@ def prefix_survivors(requests: pd.DataFrame, *, title: str, ax: Axes | None = No
         ax.bar(places, kept, width=width, color=colors[name], label=name)
     ax.set_ylim(0, 105)
     ax.set_xlabel("Request, in order of arrival (the last ones are the newest)")
-    label_axis(ax, "y", Metric("kept", "Pages of its prompt still cached", "%"))
+    label_axis(ax, "y", Metric("kept", "Pages of its prompt still cached", "%", "higher"))
     legend_beside(ax)
     set_title(ax, title)
     return ax

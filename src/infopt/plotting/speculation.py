@@ -39,12 +39,15 @@ _DECISIONS = {
 
 
 @styled
-def cell_gains(cells: pd.DataFrame, *, name: str, ax: Axes | None = None) -> Axes:
+def cell_gains(
+    cells: pd.DataFrame, *, name: str, title: str | None = None, ax: Axes | None = None
+) -> Axes:
     """Draw the gain of each kind of traffic with its 95 % interval; hollow is undecided.
 
     Args:
         cells: ``traffic``, ``batch``, ``ratio``, ``low``, ``high``, ``verdict``.
         name: The method, which gives the colour.
+        title: The finding; default says it from the table.
         ax: Where to draw.
     """
     require_columns(cells, ["traffic", "batch", "ratio", "low", "high", "verdict"], "cell_gains")
@@ -75,19 +78,23 @@ def cell_gains(cells: pd.DataFrame, *, name: str, ax: Axes | None = None) -> Axe
     best = int(np.argmax(ratio))
     set_title(
         ax,
-        f"{name}: {won} of {len(cells)} kinds of traffic gain, {lost} lose; most "
+        title
+        or f"{name}: {won} of {len(cells)} kinds of traffic gain, {lost} lose; most "
         f"{ratio[best]:.2f}x on {labels[best]}",
     )
     return ax
 
 
 @styled
-def acceptance_by_position(table: pd.DataFrame, *, name: str, ax: Axes | None = None) -> Axes:
+def acceptance_by_position(
+    table: pd.DataFrame, *, name: str, title: str | None = None, ax: Axes | None = None
+) -> Axes:
     """Draw the share of guesses kept by their position in the draft, a line per kind of traffic.
 
     Args:
         table: ``traffic``, ``position``, ``proposed``, ``rate``, ``low``, ``high`` (of the rate).
         name: The method.
+        title: The finding; default says it from the table.
         ax: Where to draw.
     """
     columns = ["traffic", "position", "proposed", "rate", "low", "high"]
@@ -124,16 +131,20 @@ def acceptance_by_position(table: pd.DataFrame, *, name: str, ax: Axes | None = 
     best = max(rates, key=lambda kind: rates[kind][0])
     worst = min(rates, key=lambda kind: rates[kind][0])
     first = f"{name}: first guesses are kept in {rates[best][0]:.0%} on {best}"
-    set_title(ax, first + (f", {rates[worst][0]:.0%} on {worst}" if worst != best else ""))
+    found = first + (f", {rates[worst][0]:.0%} on {worst}" if worst != best else "")
+    set_title(ax, title or found)
     return ax
 
 
 @styled
-def decision_shares(cells: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+def decision_shares(
+    cells: pd.DataFrame, *, title: str | None = None, ax: Axes | None = None
+) -> Axes:
     """Draw what was decided in each cell's steps, as shares.
 
     Args:
         cells: ``traffic``, ``batch`` and ``steps_<decision>`` of each.
+        title: The finding; default says it from the table.
         ax: Where to draw.
     """
     columns = [f"steps_{decision}" for decision in _DECISIONS]
@@ -156,17 +167,22 @@ def decision_shares(cells: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     legend_beside(ax, "In the step")
     on = shares[list(_DECISIONS).index("on")]
     most, least = int(np.argmax(on)), int(np.argmin(on))
-    title = f"auto guessed in {on[most]:.0f} % of the steps on {labels[most]}"
-    set_title(ax, title if most == least else f"{title}, in {on[least]:.0f} % on {labels[least]}")
+    found = f"auto guessed in {on[most]:.0f} % of the steps on {labels[most]}"
+    if most != least:
+        found += f", in {on[least]:.0f} % on {labels[least]}"
+    set_title(ax, title or found)
     return ax
 
 
 @styled
-def formula_scatter(cells: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+def formula_scatter(
+    cells: pd.DataFrame, *, title: str | None = None, ax: Axes | None = None
+) -> Axes:
     """Draw measured gains over those of the formula; the band is 10 % on either side.
 
     Args:
         cells: ``candidate``, ``ratio``, ``low``, ``high``, ``predicted``.
+        title: The finding; default says it from the table.
         ax: Where to draw.
     """
     require_columns(cells, ["candidate", "ratio", "low", "high", "predicted"], "formula_scatter")
@@ -202,7 +218,8 @@ def formula_scatter(cells: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     label_axis(ax, "y", _GAIN)
     legend_beside(ax)
     near = int((np.abs(ratio / predicted - 1) <= 0.1).sum())
-    set_title(ax, f"{near} of {len(cells)} measured gains are within 10 % of the formula")
+    found = f"{near} of {len(cells)} measured gains are within 10 % of the formula"
+    set_title(ax, title or found)
     return ax
 
 

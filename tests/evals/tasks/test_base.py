@@ -35,8 +35,8 @@ class FixedPrompts(GenerationTask):
 
 
 def test_all_tasks_are_registered():
-    names = ["arithmetic", "arithmetic_generate", "code", "code_pass_at_1", "multilingual"]
-    assert TASKS.names() == [*names, "passkey"]
+    names = ["arithmetic", "arithmetic_generate", "code", "code_pass_at_1", "dialogue"]
+    assert TASKS.names() == [*names, "multilingual", "passkey"]
     assert [TASKS.get(name).name for name in TASKS] == TASKS.names()
 
 

@@ -13,7 +13,7 @@ from unittest import mock
 
 import torch
 
-from infopt.engine import loader
+from infopt.engine import loader, weights
 from infopt.errors import ConfigError
 from infopt.llm import LLM
 from infopt.models.checkpoint import Checkpoint
@@ -130,8 +130,11 @@ def engine_like(shape: str, peer: Any, **options: Any) -> LLM:
         peer: From :func:`make_peer`.
         options: Of :class:`~infopt.config.EngineConfig`.
     """
+    found = types.SimpleNamespace(path=shape)
     with (
-        mock.patch.object(loader, "resolve_model", lambda name: types.SimpleNamespace(path=name)),
-        mock.patch.object(loader, "open_checkpoint", lambda _: PeerCheckpoint(shape, peer)),
+        mock.patch.object(loader, "resolve_model", lambda _: found),
+        mock.patch.object(loader, "find_route", lambda _: None),
+        mock.patch.object(weights, "resolve_model", lambda _: found),
+        mock.patch.object(weights, "open_checkpoint", lambda _: PeerCheckpoint(shape, peer)),
     ):
         return LLM(shape, skip_tokenizer_init=True, **options)
