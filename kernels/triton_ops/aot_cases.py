@@ -21,6 +21,7 @@ from infopt.kernels.triton_ops import (
     linear_int4,
     linear_int8,
     linear_w8a8,
+    quantize_kv,
     rejection,
     rms_norm,
     rotary,
@@ -107,6 +108,13 @@ def _old_rows(dtype: str, kv_heads: int, head_dim: int) -> attention.OldRows:
     return attention.OldRows(data, empty(64, 128, dtype=torch.int32), dtype, 64, 128)
 
 
+def _quantize_kv(dtype: str, head_dim: int) -> None:
+    bits = KINDS[dtype][0]
+    data = empty(1024, 8, 128 * head_dim * bits // 8 + 4 * (head_dim + 64), dtype=torch.uint8)
+    jobs = empty(32, 5, dtype=torch.int64)
+    quantize_kv.quantize_kv(*_pages(8, 16, head_dim, BF16), jobs, data, bits, 64)
+
+
 def _linear(kind: str, dtype: torch.dtype, num_rows: int) -> None:
     x, scale = empty(num_rows, 4096, dtype=dtype), empty(6144, dtype=F32)
     if kind == "int4":
@@ -189,6 +197,11 @@ CASES: dict[str, Callable[[], Any]] = {
         for norms in (False, True)
     },
     **_attention_cases(),
+    **{
+        f"quantize_kv/{old}-d{head_dim}": partial(_quantize_kv, old, head_dim)
+        for old in ("int8", "int4", "int2")
+        for head_dim in (64, 128)
+    },
     **{
         f"linear_{kind}/{name}-{rows}rows": partial(_linear, kind, dtype, rows)
         for kind in ("int8", "int4", "fp8", "w8a8")

@@ -30,6 +30,7 @@ REPRESENTATIVE = (
     "attention/prefill-fp32-d128",
     "attention/decode-bf16-d128-int8-pages",
     "attention/prefill-bf16-d128-int4-pages",
+    "quantize_kv/int4-d128",
     "linear_int8/bf16-8rows",
     "linear_int4/bf16-8rows",
     "linear_fp8/bf16-2048rows",
@@ -112,7 +113,7 @@ def test_every_kernel_file_has_a_case():
     """A kernel that is never compiled here would first fail on a GPU."""
     folder = Path(aot.__file__).parent
     helpers = {"__init__", "aot", "aot_cases", "common", "elf", "products", "references"}
-    helpers |= {"attention_kernel", "attention_blocks"}
+    helpers |= {"attention_kernel", "attention_blocks", "attention_old_rows"}
     ops = {path.stem for path in folder.glob("*.py")} - helpers
     assert ops == {case.partition("/")[0] for case in CASES}
 

@@ -163,6 +163,58 @@ def test_the_kernel_writes_the_bytes_of_the_reference(
     assert written[0][[0, 2, 4]].sum() == 0 and written[0][1].sum() > 0
 
 
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="triton is not installed")
+@pytest.mark.parametrize("dtype", ["int8", "int4", "int2"])
+@pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("block", "group", "dim"), [(16, 64, 64), (4, 16, 16), (8, 128, 80)])
+def test_triton_writes_the_bytes_of_the_reference(
+    dtype: str, compute: torch.dtype, block: int, group: int, dim: int
+) -> None:
+    fmt = KVFormat(dtype, group)
+    pool = (4 * rand(20 + group // block, 2, 3, block, dim)).to(compute)
+    pool[:, 0, 1, :, 5] = 2.5  # a constant channel
+    jobs = torch.randint(0, 20, (2, 1 + group // block))
+    jobs[:, 0] = torch.tensor([1, 3])
+    written = []
+    for op in (quantize_pages, gpu.load_quantize_pages()):
+        data = torch.zeros(5, 3, fmt.head_bytes(dim), dtype=torch.uint8)
+        op(KVPages(pool[:, 0], pool[:, 1], QuantizedPages(data, fmt, dim)), jobs)
+        op(KVPages(pool[:, 0], pool[:, 1], QuantizedPages(data, fmt, dim)), jobs[:0])
+        written.append(data)
+    assert torch.equal(*written)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="triton is not installed")
+def test_triton_poisons_what_is_not_finite() -> None:
+    fmt = KVFormat("int8", 16)
+    pool = rand(4, 2, 1, 16, 16)
+    pool[1, 0, 0, 3, 2] = float("nan")
+    pool[1, 1, 0, 5, 7] = float("inf")
+    data = torch.zeros(2, 1, fmt.head_bytes(16), dtype=torch.uint8)
+    pages = KVPages(pool[:, 0], pool[:, 1], QuantizedPages(data, fmt, 16))
+    gpu.load_quantize_pages()(pages, torch.tensor([[1, 1]]))
+    keys, values = decode(data[1, 0], fmt, 16)
+    assert keys.isnan().nonzero()[:, 1].unique().tolist() == [2]
+    assert values.isnan().nonzero()[:, 0].unique().tolist() == [5]
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="triton is not installed")
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [({"bits": 3}, "bits"), ({"group_size": 48}, "group_size"), ({"jobs": (1, 4)}, "jobs")],
+)
+def test_triton_refuses_wrong_jobs(change: dict[str, Any], field: str) -> None:
+    from infopt.kernels.triton_ops.common import KernelArgumentError
+    from infopt.kernels.triton_ops.quantize_kv import quantize_kv
+
+    pool = torch.zeros(4, 2, 1, 16, 16)
+    given = {"bits": 8, "group_size": 16, "jobs": (1, 2), **change}
+    data = torch.zeros(2, 1, KVFormat("int8", 16).head_bytes(16), dtype=torch.uint8)
+    jobs = torch.ones(given["jobs"], dtype=torch.int64)
+    with pytest.raises(KernelArgumentError, match=field):
+        quantize_kv(pool[:, 0], pool[:, 1], jobs, data, given["bits"], given["group_size"])
+
+
 # ---------------------------------------------------------------- attention
 
 

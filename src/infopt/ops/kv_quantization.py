@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from infopt.errors import ConfigError
-from infopt.ops import cpu
+from infopt.ops import cpu, gpu
 from infopt.ops.dispatch import Implementation
 
 if TYPE_CHECKING:
@@ -297,5 +297,6 @@ def _row_groups(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 IMPLEMENTATIONS = [
     Implementation("cpu", cpu.load_quantize_pages, cpu.why_not),
+    Implementation("triton", gpu.load_quantize_pages, gpu.why_not_quantize_pages),
     Implementation("reference", lambda: quantize_pages),
 ]

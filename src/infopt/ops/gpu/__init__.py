@@ -31,11 +31,13 @@ __all__ = [
     "load_experts",
     "load_flash_attention",
     "load_gated_activation",
+    "load_quantize_pages",
     "load_rotary_and_write",
     "load_route",
     "why_not",
     "why_not_attention",
     "why_not_flash",
+    "why_not_quantize_pages",
 ]
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -62,6 +64,16 @@ def why_not_attention(target: OpTarget) -> str | None:
     """Return why Triton's attention cannot run on a target, or None."""
     if target.head_dim is not None and target.head_dim > 256:
         return f"head_dim {target.head_dim} is above 256"
+    return why_not(target)
+
+
+def why_not_quantize_pages(target: OpTarget) -> str | None:
+    """Return why Triton cannot quantize pages on a target, or None.
+
+    Ampere has no instruction that makes float8 numbers.
+    """
+    if target.kv_cache_dtype.startswith("fp8"):
+        return f"it does not write {target.kv_cache_dtype} pages"
     return why_not(target)
 
 
@@ -101,6 +113,21 @@ def load_rotary_and_write() -> Callable[..., torch.Tensor]:
         return rotary.rotary_and_write(qkv, cos, sin, pages.keys, pages.values, slots, parts)
 
     return rotary_and_write
+
+
+def load_quantize_pages() -> Callable[..., None]:
+    """Return the op; see :func:`infopt.ops.kv_quantization.quantize_pages` for its contract."""
+    from infopt.kernels.triton_ops.quantize_kv import quantize_kv
+
+    def quantize_pages(pages: KVPages, jobs: torch.Tensor) -> None:
+        """Quantize row groups out of full-precision pages."""
+        old = pages.quantized
+        assert old is not None
+        quantize_kv(
+            pages.keys, pages.values, jobs, old.data, old.format.bits, old.format.group_size
+        )
+
+    return quantize_pages
 
 
 def load_route() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
