@@ -130,7 +130,7 @@ oracles: install  ## what llm-compressor and kvpress do with our model and text,
 sanitize: install-dev  ## the C++ kernels' tests under the address and undefined-behaviour sanitizers
 	INFOPT_CPU_FLAGS="$(SANITIZE)" ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-		python -m pytest -q -p no:cacheprovider -m "not slow and not gpu" $(wildcard tests/ops/test_cpu_*.py) $(ARGS)
+		python -m pytest -q -p no:cacheprovider -m "not slow and not gpu" $(wildcard tests/ops/test_cpu_*.py) tests/ops/test_kv_quantization.py $(ARGS)
 
 bench-serve-overhead: install  ## the server beside the engine alone, and its CPU time per token (idle machine)
 	python -m infopt.bench.overhead $(ARGS)
