@@ -41,6 +41,7 @@ def prefix_hits(requests: pd.DataFrame, *, title: str, ax: Axes | None = None) -
         share = 100 * np.cumsum(floats(own, "cached")) / seen
         ax.plot(places, share, color=colors[name], marker=markers[name], markersize=5, label=name)
     ax.set_ylim(0, 100)
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_xlabel("Requests so far, in order of arrival")
     label_axis(ax, "y", Metric("hits", "Prompt tokens found so far", "%", "higher"))
     legend_beside(ax)
