@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from infopt.plotting.axes import label_axis, legend_beside, new_axes, set_title
 from infopt.plotting.data import floats, names, usable_rows
@@ -41,7 +42,7 @@ def prefix_hits(requests: pd.DataFrame, *, title: str, ax: Axes | None = None) -
         share = 100 * np.cumsum(floats(own, "cached")) / seen
         ax.plot(places, share, color=colors[name], marker=markers[name], markersize=5, label=name)
     ax.set_ylim(0, 100)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("Requests so far, in order of arrival")
     label_axis(ax, "y", Metric("hits", "Prompt tokens found so far", "%", "higher"))
     legend_beside(ax)
