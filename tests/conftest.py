@@ -161,6 +161,26 @@ def tiny_model_dir(
     return make
 
 
+@pytest.fixture(scope="session")
+def family_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Factory of small random checkpoints that transformers runs, by ``model_type``.
+
+    Do not write into them.
+    """
+    from infopt.evals.families.cases import CASES
+    from infopt.evals.families.write import write_checkpoint
+
+    made: dict[str, Path] = {}
+
+    def make(family: str) -> Path:
+        if family not in made:
+            made[family] = tmp_path_factory.mktemp(family)
+            write_checkpoint(next(case for case in CASES if case.family == family), made[family])
+        return made[family]
+
+    return make
+
+
 def _write_tiny_model(
     transformers: Any, config: Any, folder: Path, seed: int, dtype: torch.dtype, shard: str
 ) -> None:

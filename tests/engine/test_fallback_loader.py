@@ -30,19 +30,6 @@ OPTIONS: dict[str, Any] = {
 PROMPTS = [[5, 9, 200, 31] * 5, [7, 7, 8], list(range(4, 40))]
 
 
-@pytest.fixture(scope="module")
-def family_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
-
-    def make(family: str) -> Path:
-        if family not in made:
-            made[family] = tmp_path_factory.mktemp(family)
-            write_checkpoint(next(case for case in CASES if case.family == family), made[family])
-        return made[family]
-
-    return make
-
-
 def sampled(llm: LLM, max_tokens: int = 20, prompts: list[list[int]] = PROMPTS) -> list[list[int]]:
     params = [
         SamplingParams(seed=i, max_tokens=max_tokens, ignore_eos=True) for i in range(len(prompts))
