@@ -1,0 +1,1 @@
+"""Mixtures of experts: their formulas, and what their routing does to a load."""
