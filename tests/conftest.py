@@ -250,3 +250,23 @@ def _keep_logging() -> Iterator[None]:
     yield
     logger.setLevel(level)
     root.handlers[:] = handlers
+
+
+@pytest.fixture
+def exact_dot(monkeypatch) -> None:
+    """Let the interpreter add products in one order, as a GPU does.
+
+    numpy's BLAS takes another order for a row depending on its place in the tile, so bits could not
+    be compared.
+    """
+    from infopt.kernels.triton_ops.common import is_interpreted
+
+    if not is_interpreted():
+        return
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    def create_dot(_self, a, b, d, *_options):
+        products = a.data[:, :, None].astype(d.data.dtype) * b.data[None].astype(d.data.dtype)
+        return TensorHandle(products.sum(axis=1, dtype=d.data.dtype) + d.data, d.dtype.scalar)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
