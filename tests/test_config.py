@@ -28,6 +28,7 @@ BAD = {
     "max_num_waiting": [0],
     "num_threads": [0],
     "seed": [-1, 1.5],
+    "expert_stats": ["yes", 1, None],
     "enable_prefix_caching": [1, "yes", None],
     "skip_tokenizer_init": [0],
     "check_integrity": [None],

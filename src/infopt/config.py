@@ -66,6 +66,8 @@ class EngineConfig:
         max_num_waiting: Longest waiting queue; more is a ``QueueFullError``.
         num_threads: Compute threads on the CPU; default is the cores this process may use.
         seed: Seed of the seeds given to requests that bring none.
+        expert_stats: Count which experts of a mixture the tokens go to; a dense model has none to
+            count.
         skip_tokenizer_init: Work on token ids alone.
         check_integrity: Prove the page pool's invariants after each step (slow; for tests).
     """
@@ -95,6 +97,7 @@ class EngineConfig:
     max_num_waiting: int | None = None
     num_threads: int | None = None
     seed: int = 0
+    expert_stats: bool = False
     skip_tokenizer_init: bool = False
     check_integrity: bool = False
 
@@ -128,7 +131,7 @@ class EngineConfig:
                     f"{name} must be a finite number >= 0, got {value!r}.", field=name, value=value
                 )
         _check_int("seed", self.seed, minimum=0)
-        for name in ("enable_prefix_caching", "skip_tokenizer_init", "check_integrity"):
+        for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(
                     f"{name} must be true or false, got {getattr(self, name)!r}.",
@@ -185,6 +188,8 @@ _COUNTS = (
     "kv_group_size",
     "kv_residual",
 )
+
+_SWITCHES = ("enable_prefix_caching", "expert_stats", "skip_tokenizer_init", "check_integrity")
 
 _MAPPINGS = {
     "calibration": "{'domain': 'docs', 'num_sequences': 16}",

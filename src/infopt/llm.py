@@ -25,6 +25,7 @@ from infopt.errors import ConfigError, PromptError
 from infopt.models.config import ModelConfig
 from infopt.models.fallback.config import TransformersConfig
 from infopt.models.tokenizer import Tokenizer
+from infopt.moe.statistics import describe_experts
 from infopt.outputs import RequestOutput, ScoreOutput
 from infopt.sampling_params import SamplingParams
 from infopt.speculative import describe_speculation
@@ -222,6 +223,7 @@ class LLM:
             "speculative": describe_speculation(
                 self.config.speculative, engine.draft_stats, engine.scheduler.control
             ),
+            "experts": describe_experts(engine.expert_counts),
             "kv_eviction": {
                 "evictions": stats.num_evictions,
                 "freed_bytes": stats.kv_freed_bytes,

@@ -220,6 +220,32 @@ def test_longer_contexts_take_wider_buckets(tiny_model_dir: Callable[..., Path])
     assert pages == {32, 64, 128}
 
 
+def test_choices_of_experts_come_out_of_replayed_steps(tiny_model_dir: Callable[..., Path]) -> None:
+    """Padding rows of a bucket are no load, and buckets captured without counting are made anew."""
+    folder = tiny_model_dir("mixtral")
+    common: dict[str, Any] = {"expert_stats": True, "backend": "reference", "max_num_seqs": 4}
+    logits, expected, _ = serve(folder, None, prompts_of(LENGTHS[:9]), **common)
+    got, stats, _ = serve(folder, Rerun(), prompts_of(LENGTHS[:9]), **common)
+    assert_same(got, logits)
+    assert stats["cuda_graphs"]["num_replays"] > 0
+    assert stats["experts"] == expected["experts"]
+    assert sum(stats["experts"]["layers"][0]["decode_load"]) > 0
+
+
+def test_a_bucket_without_choices_of_experts_is_captured_again(
+    tiny_model_dir: Callable[..., Path],
+) -> None:
+    options: dict[str, Any] = {"dtype": "float32", "enable_prefix_caching": False}
+    with LLM(str(tiny_model_dir("mixtral")), expert_stats=True, **options) as llm:
+        backend = Rerun()
+        use_graphs(llm, backend)
+        llm.logits([7])
+        assert backend.num_captures == 1
+        llm.generate([[5]], GREEDY, use_tqdm=False)
+        assert backend.num_captures == 2
+        assert llm.stats()["experts"]["decode_tokens"] == 11
+
+
 @pytest.fixture
 def llm(tiny_model_dir: Callable[..., Path]) -> Iterator[LLM]:
     with LLM(str(tiny_model_dir("llama")), dtype="float32", max_num_seqs=8) as llm:

@@ -184,7 +184,12 @@ class DecodeGraphs:
             return None
         bucket.inputs.fill(ctx)
         bucket.num_replays += 1
-        return bucket.replay()[: ctx.logit_rows.shape[0]]
+        hidden = bucket.replay()[: ctx.logit_rows.shape[0]]
+        if ctx.expert_ids is not None:
+            chosen = bucket.inputs.context.expert_ids
+            assert chosen is not None, "the bucket was captured without choices of experts"
+            ctx.expert_ids.copy_(chosen[:, : ctx.num_tokens])
+        return hidden
 
     def describe(self) -> dict[str, Any]:
         """Return state, reason, and how often which bucket was replayed, for records."""
@@ -206,7 +211,9 @@ class DecodeGraphs:
         shape = self.limits.shape_for(ctx.num_seqs, num_pages)
         if shape is None:
             return None
-        if shape not in self._buckets:
+        known = self._buckets.get(shape)
+        lacks_choices = known is not None and known.inputs.context.expert_ids is None
+        if known is None or (lacks_choices and ctx.expert_ids is not None):
             self._capture(shape, ctx)
         return self._buckets.get(shape)
 
@@ -215,6 +222,9 @@ class DecodeGraphs:
             self._memory = InputMemory(self.limits.largest, self.limits.windows, self.device)
         inputs = StaticInputs(shape, self._memory, self.limits.block_size)
         inputs.fill(ctx)  # a capture computes, too: it must write where this step will
+        if ctx.expert_ids is not None:
+            layers, _, choices = ctx.expert_ids.shape
+            inputs.context.expert_ids = ctx.expert_ids.new_empty(layers, shape.rows, choices)
         try:
             replay = self.backend.capture(lambda: self.compute(inputs.context))
         except RuntimeError as error:

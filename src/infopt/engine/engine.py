@@ -29,6 +29,7 @@ from infopt.engine.draft_stats import DraftStats
 from infopt.engine.drafting import Drafter, HiddenObserver, model_drafter
 from infopt.engine.eviction import Evictor
 from infopt.engine.eviction_request import EvictionPlanner, default_eviction
+from infopt.engine.expert_counts import ExpertCounts
 from infopt.engine.logprobs import with_text
 from infopt.engine.observer import StepObserver, step_shares
 from infopt.engine.rejection import choose
@@ -40,6 +41,7 @@ from infopt.engine.sequence import Sequence
 from infopt.engine.stats import EngineStats, StepStats, StepTimer, count_step
 from infopt.engine.verification import StepTokens, wanted_rows
 from infopt.errors import CapacityError, PromptError, QueueFullError, SamplingParamsError
+from infopt.models.config import ModelConfig
 from infopt.models.decoder import Decoder
 from infopt.models.tokenizer import Tokenizer
 from infopt.outputs import FinishReason, PositionLogprobs, RequestMetrics, RequestOutput
@@ -276,7 +278,15 @@ class Engine:
         self.stats = EngineStats()
         self.draft_stats = DraftStats() if self.scheduler.drafter is not None else None
         """What became of drafted tokens; None where none are drafted."""
+        self.expert_counts = self._new_expert_counts()
+        """Where tokens went; None without experts, or where nobody asked (``expert_stats``)."""
         self.scheduler.control.reset_counts()
+
+    def _new_expert_counts(self) -> ExpertCounts | None:
+        model = self.runner.model.config
+        if not self.config.expert_stats or not isinstance(model, ModelConfig):
+            return None
+        return None if model.moe is None else ExpertCounts(model.moe)
 
     def all_logits(self, token_ids: list[int]) -> torch.Tensor:
         """Compute raw logits at every position of one sequence, in the chunks of this config.
@@ -382,6 +392,8 @@ class Engine:
         rows, wanted = wanted_rows(plan)
         ctx = self.runner.build(plan, rows)
         self.evictor.prepare(plan, ctx, self.stats)
+        if self.expert_counts is not None:
+            self.expert_counts.prepare(ctx, self.runner.device)
         timer.scheduled()
         hidden = self.runner.hidden(ctx)
         if self.hidden_observer is not None:
@@ -398,6 +410,8 @@ class Engine:
         self.scheduler.commit(plan, taken.num_kept())
         self._end_step(plan)
         self.evictor.after_step(plan, ctx, self.stats)
+        if self.expert_counts is not None:
+            self.expert_counts.add_step(plan, ctx)
         timer.sampled()
         self._count(plan, len(wanted), timer)
         sequences = [item.sequence for item in plan.scheduled]

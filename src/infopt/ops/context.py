@@ -98,6 +98,8 @@ class ForwardContext:
         logit_rows: int64 ``(num_logit_rows,)``: tokens whose logits are wanted.
         queries: ``(num_layers, num_tokens, num_heads * head_dim)`` in the compute type: the layers
             leave their rotated queries here, where somebody wants them (None: nobody does).
+        expert_ids: int64 ``(num_sparse_layers, num_tokens, top_k)``: layers with experts leave the
+            experts of each token here, -1 for padding (None: nobody wants them).
         shared: What a backend derives from the batch once and uses in all layers.
     """
 
@@ -109,6 +111,7 @@ class ForwardContext:
     groups: list[GroupContext]
     logit_rows: torch.Tensor
     queries: torch.Tensor | None = None
+    expert_ids: torch.Tensor | None = None
     shared: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property

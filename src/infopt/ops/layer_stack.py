@@ -11,7 +11,7 @@ between two ops.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -110,12 +110,13 @@ class OpByOpStack:
     def __call__(self, x: torch.Tensor, ctx: ForwardContext, rotations: Rotations) -> torch.Tensor:
         """Run all layers and the final norm."""
         residual: torch.Tensor | None = None
+        chosen = iter(() if ctx.expert_ids is None else ctx.expert_ids)
         layers = zip(self.spec.layers, self.pages, strict=True)
         for index, (layer, (group, pages)) in enumerate(layers):
             place = (ctx, group, pages, rotations[layer.kind])
             captured = None if ctx.queries is None else ctx.queries[index]
             attended, total = self._attention(layer, x, residual, *place, captured)
-            x, residual = self._mlp(layer, attended, total, ctx)
+            x, residual = self._mlp(layer, attended, total, ctx, chosen)
         return self.ops.add_rms_norm(x, residual, self.spec.final_norm, self.spec.eps)[0]
 
     def _padding(self, ctx: ForwardContext) -> torch.Tensor:
@@ -158,9 +159,14 @@ class OpByOpStack:
         return torch.cat((q, k, v), dim=1)
 
     def _mlp(
-        self, layer: LayerWeights, x: torch.Tensor, total: torch.Tensor, ctx: ForwardContext
+        self,
+        layer: LayerWeights,
+        x: torch.Tensor,
+        total: torch.Tensor,
+        ctx: ForwardContext,
+        chosen: Iterator[torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what the MLP adds, and what it is added to."""
+        """Return what the MLP adds, and what it is added to; note the next sparse one's choices."""
         spec, ops, norm = self.spec, self.ops, layer.post_attention_norm
         if layer.pre_mlp_norm is not None:
             x, norm = rms_norm(x, norm, spec.eps), layer.pre_mlp_norm
@@ -168,7 +174,7 @@ class OpByOpStack:
         if isinstance(layer.mlp, DenseMlp):
             x = layer.mlp(normed, spec.activation, ops)
         else:
-            x = layer.mlp(normed, spec.activation, ops, self._padding(ctx))
+            x = layer.mlp(normed, spec.activation, ops, self._padding(ctx), next(chosen, None))
         if layer.post_mlp_norm is not None:
             x = rms_norm(x, layer.post_mlp_norm, spec.eps)
         return x, total

@@ -73,7 +73,12 @@ class SparseMlp:
         return (self.router, *self.spec.gate_up, *self.spec.down, *shared)
 
     def __call__(
-        self, x: torch.Tensor, activation: str, ops: OpSet, is_padding: torch.Tensor
+        self,
+        x: torch.Tensor,
+        activation: str,
+        ops: OpSet,
+        is_padding: torch.Tensor,
+        chosen: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Send each row through its experts.
 
@@ -82,6 +87,8 @@ class SparseMlp:
             activation: Of the shared expert.
             ops: What to call.
             is_padding: bool ``(num_tokens,)``: rows that go to no expert.
+            chosen: int64 ``(num_tokens, top_k)``: filled with the experts of each row, -1 for
+                padding, where somebody wants to know them.
 
         Returns:
             ``(num_tokens, hidden_size)``.
@@ -89,7 +96,10 @@ class SparseMlp:
         logits = self.router(x)
         ids, weights = ops.route(logits[:, : len(self.spec.down)], self.bias, self.routing)
         # Padding would read experts that nobody needs, and count as their load.
-        y = self.experts(x, ids.masked_fill(is_padding.unsqueeze(1), -1), weights)
+        ids = ids.masked_fill(is_padding.unsqueeze(1), -1)
+        if chosen is not None:
+            chosen.copy_(ids)
+        y = self.experts(x, ids, weights)
         if self.shared is None:
             return y
         shared = self.shared(x, activation, ops)

@@ -36,6 +36,7 @@ SCHEDULING_OPTIONS = frozenset(
         "max_num_waiting",
         "num_threads",
         "seed",
+        "expert_stats",
         "skip_tokenizer_init",
         "check_integrity",
     }

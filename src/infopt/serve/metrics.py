@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from infopt.engine.engine import Engine
 from infopt.outputs import RequestMetrics, RequestOutput
 from infopt.serve.deltas import Delta
+from infopt.serve.expert_metrics import expert_metrics
 from infopt.serve.speculation_metrics import speculation_metrics
 
 _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -113,6 +114,7 @@ class _EngineCollector(Collector):
                 finished.add_metric((name, reason), count)
         yield finished
         yield from speculation_metrics(self._engines)
+        yield from expert_metrics(self._engines)
 
 
 _GAUGES = {
