@@ -85,3 +85,42 @@ def mcnemar_p_value(num_lost: int, num_gained: int) -> float:
     total = num_lost + num_gained
     tail = sum(math.comb(total, k) for k in range(min(num_lost, num_gained) + 1))
     return min(1.0, 2 * tail / 2**total)
+
+
+class PairedDifference(NamedTuple):
+    """A candidate against a reference, item by item.
+
+    Attributes:
+        difference: Mean of candidate minus reference.
+        low: Lower end of its 95 % interval (bootstrap over items; None for a single one).
+        high: Upper end.
+        num_lost: Items on which the reference alone is better.
+        num_gained: Items on which the candidate alone is better.
+        p_value: Exact McNemar test of "no difference".
+    """
+
+    difference: float
+    low: float | None
+    high: float | None
+    num_lost: int
+    num_gained: int
+    p_value: float
+
+
+def paired_difference(changes: np.ndarray, *, seed: int = 0) -> PairedDifference:
+    """Judge the changes of items.
+
+    Args:
+        changes: Candidate minus reference, one per item, shape (num_items,).
+        seed: Seed of the resampling.
+    """
+    interval = bootstrap_mean(changes, seed=seed)
+    lost, gained = int((changes < 0).sum()), int((changes > 0).sum())
+    return PairedDifference(
+        difference=float(changes.mean()),
+        low=None if interval is None else interval.low,
+        high=None if interval is None else interval.high,
+        num_lost=lost,
+        num_gained=gained,
+        p_value=mcnemar_p_value(lost, gained),
+    )

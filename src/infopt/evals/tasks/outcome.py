@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from infopt.errors import MeasurementError
-from infopt.evals.intervals import bootstrap_mean, mcnemar_p_value, wilson_interval
+from infopt.evals.intervals import paired_difference, wilson_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +105,12 @@ def compare_outcomes(reference: TaskResult, candidate: TaskResult, *, seed: int 
     _check_comparable(reference, candidate)
     pairs = list(zip(reference.outcomes, candidate.outcomes, strict=True))
     change = np.array([float(c.correct) - float(r.correct) for r, c in pairs])
-    interval = bootstrap_mean(change, seed=seed)
-    lost, gained = int((change < 0).sum()), int((change > 0).sum())
     margins = [
         c.margin - r.margin for r, c in pairs if r.margin is not None and c.margin is not None
     ]
-    return PairedTask(
-        difference=float(change.mean()),
-        low=None if interval is None else interval.low,
-        high=None if interval is None else interval.high,
-        num_lost=lost,
-        num_gained=gained,
-        p_value=mcnemar_p_value(lost, gained),
-        margin_change=float(np.mean(margins)) if margins else None,
-    )
+    paired = paired_difference(change, seed=seed)
+    margin_change = float(np.mean(margins)) if margins else None
+    return PairedTask(*paired, margin_change=margin_change)
 
 
 def _check_comparable(reference: TaskResult, candidate: TaskResult) -> None:
