@@ -11,10 +11,12 @@ import torch
 
 from infopt import LLM
 from infopt.models.checkpoint import open_checkpoint
-from infopt.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD
+from infopt.models.tensor_names import EMBEDDING, FINAL_NORM, HEAD, ROUTER
 from infopt.ops.rms_norm import rms_norm
-from infopt.quantization.block import INPUTS, Rope
-from infopt.quantization.layerwise import embed, fold, read_block
+from infopt.quantization.block import Rope
+from infopt.quantization.folding import fold
+from infopt.quantization.layer_inputs import INPUTS, MLP_INPUT
+from infopt.quantization.layerwise import embed, read_block
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {}),
@@ -24,6 +26,10 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {}),
     ("qwen3", {}),
     ("gemma3_text", {}),
+    ("mixtral", {}),
+    ("qwen2_moe", {}),
+    ("qwen3_moe", {}),
+    ("olmoe", {}),
 ]
 
 
@@ -76,6 +82,44 @@ def test_folding_scales_changes_nothing(
     expected, found = logits(folder, ids), logits(folder, ids, change)
     assert not torch.equal(found, expected)
     assert float((found - expected).abs().max() / expected.abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen2_moe", "olmoe"])
+def test_folding_scales_of_experts_changes_nothing(
+    tiny_model_dir: Callable[..., Path], family: str
+) -> None:
+    """Router and gate of the shared expert read what is scaled, too: their weights follow."""
+    folder, ids = tiny_model_dir(family), random_ids()
+
+    def change(block: Any) -> None:
+        generator = torch.Generator().manual_seed(block.index)
+        for kind in block.inputs.scalings:
+            size = block.weight(block.inputs.scaled_readers(kind)[0]).shape[1]
+            fold(block, kind, torch.rand(size, generator=generator) * 4 + 0.2)
+
+    expected, found = logits(folder, ids), logits(folder, ids, change)
+    assert not torch.equal(found, expected)
+    assert float((found - expected).abs().max() / expected.abs().max()) < 1e-5
+
+
+def test_scaling_what_a_router_reads_leaves_its_logits_alone(
+    tiny_model_dir: Callable[..., Path],
+) -> None:
+    """Scales are powers of two there: not one bit of a score changes, in any type of weights."""
+    seen: list[torch.Tensor] = []
+    with open_checkpoint(tiny_model_dir("mixtral")) as checkpoint:
+        block = read_block(checkpoint, 0)
+        x = embed(checkpoint.config, checkpoint.get(EMBEDDING), random_ids(1, 30))
+
+        def observe(kind: str, rows: torch.Tensor) -> torch.Tensor:
+            if kind == MLP_INPUT:
+                seen.append(rows @ block.weight(ROUTER).t())
+            return rows
+
+        block.forward(x, Rope(checkpoint.config, 30), observe)
+        fold(block, MLP_INPUT, torch.rand(64) * 4 + 0.2, torch.bfloat16)
+        block.forward(x, Rope(checkpoint.config, 30), observe)
+    assert torch.equal(*seen)
 
 
 def test_the_input_of_each_product_is_seen_once(tiny_model_dir: Callable[..., Path]) -> None:

@@ -50,6 +50,20 @@ def test_what_names_stand_for(name: str, weight: WeightFormat, needs_calibration
     assert (recipe.weight, recipe.needs_calibration) == (weight, needs_calibration)
 
 
+def test_experts_can_have_a_scheme_of_their_own() -> None:
+    recipe = parse("int8+experts-int4-gptq-g32")
+    assert recipe is not None
+    assert recipe.needs_calibration
+    assert recipe.weight == recipe.head == WeightFormat(8)
+    expert = recipe.of("model.layers.1.mlp.experts.3.up_proj")
+    assert (expert.name, expert.weight) == ("int4-gptq-g32", WeightFormat(4, 32))
+    for other in ("self_attn.q_proj", "mlp.shared_expert.up_proj", "mlp.up_proj"):
+        assert recipe.of(f"model.layers.1.{other}") is recipe
+    rounded = parse("int4-rtn-g32+experts-int8")
+    assert rounded is not None
+    assert not rounded.needs_calibration
+
+
 def test_the_head_is_never_calibrated() -> None:
     recipe = parse("w8a8-static")
     assert recipe is not None
@@ -59,7 +73,23 @@ def test_the_head_is_never_calibrated() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["int5-rtn-g64", "int4-rtn-g0", "int4-foo", "int4-g64-awq", "w8a8", "fp4", "mixed", "q4"],
+    [
+        "int5-rtn-g64",
+        "int4-rtn-g0",
+        "int4-foo",
+        "int4-g64-awq",
+        "w8a8",
+        "fp4",
+        "mixed",
+        "q4",
+        "int8+int8",
+        "none+experts-int8",
+        "int8+experts-",
+        "+experts-int8",
+        "int8+experts-mixed-5",
+        "mixed-5+experts-int8",
+        "int8+experts-int8+experts-int8",
+    ],
 )
 def test_other_names_are_refused_with_the_nearest(name: str) -> None:
     assert parse(name) is None

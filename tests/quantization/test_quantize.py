@@ -16,9 +16,9 @@ from infopt.errors import CheckpointError, ConfigError, WeightFormatError
 from infopt.models.checkpoint import open_checkpoint
 from infopt.models.tensor_names import EMBEDDING, linear_layers
 from infopt.quantization import quantize_model
-from infopt.quantization.block import INPUTS
 from infopt.quantization.coded import CodedWeight
 from infopt.quantization.coded_embedding import FILE_NAME, CodedEmbedding
+from infopt.quantization.layer_inputs import INPUTS
 from infopt.quantization.layerwise import LayerwiseQuantizer
 from infopt.quantization.report import read_report
 

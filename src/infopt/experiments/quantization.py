@@ -73,7 +73,7 @@ def quantization_probe(arm: Arm, reference: Arm | None) -> dict[str, Any]:
     del reference
     report = arm.llm.stats()["quantization"]
     details: Mapping[str, Any] = report.get("details", {})
-    calibration = details.get("calibration") or {}
+    calibration, experts = details.get("calibration") or {}, details.get("experts") or {}
     extra = {
         "quantization_scheme": report["scheme"],
         "quantization_formats": ", ".join(f"{n} {f}" for f, n in sorted(report["formats"].items())),
@@ -87,6 +87,8 @@ def quantization_probe(arm: Arm, reference: Arm | None) -> dict[str, Any]:
         "calibration_s": details.get("calibration_s", 0.0),
         "mean_relative_error": details.get("mean_relative_error"),
         "num_fell_back": details.get("num_fell_back", 0),
+        "num_uncovered_experts": experts.get("num_uncovered"),
+        "fewest_expert_tokens": experts.get("fewest_tokens"),
     }
     return {"extra": extra, "samples": _by_layer(details)}
 

@@ -5,53 +5,31 @@ Whole sequences at once, no pages and no kernels: float32 on any machine, memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-from infopt.errors import WeightFormatError
-from infopt.models.config import ModelConfig
+from infopt.models.config import ModelConfig, MoeConfig
+from infopt.models.mlp_loader import routing_of
 from infopt.models.rope import rope_table
+from infopt.models.tensor_names import EXPERTS, ROUTER, SELECTION_BIAS, SHARED_EXPERT, SHARED_GATE
 from infopt.ops.activation import gated_activation
 from infopt.ops.rms_norm import rms_norm
 from infopt.ops.rotary import rotate
+from infopt.ops.router import route
+from infopt.quantization.layer_inputs import (
+    INPUTS,
+    MLP_INPUT,
+    LayerInputs,
+    down_of,
+    gate_up_of,
+    inputs_of,
+)
 
 Observe = Callable[[str, torch.Tensor], torch.Tensor]
 """Sees the input of a product, ``(..., in_features)``, by its name, and returns what to use."""
-
-INPUTS: Mapping[str, tuple[str, ...]] = {
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "output": ("self_attn.o_proj",),
-    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-    "down": ("mlp.down_proj",),
-}
-"""Inputs of a layer's products, and who reads each."""
-
-LINEARS = tuple(name for readers in INPUTS.values() for name in readers)
-
-
-def refuse_experts(config: ModelConfig, model: str) -> None:
-    """Refuse a mixture of experts, which a `Block` does not run.
-
-    Args:
-        config: Architecture.
-        model: Name, for the message.
-
-    Raises:
-        WeightFormatError: If the model has experts.
-    """
-    moe = config.moe
-    if moe is not None:
-        raise WeightFormatError(
-            f"{model} has {moe.num_experts} experts in {moe.num_sparse_layers} of "
-            f"its layers (MoE), and quantizing layer by layer does not run experts.",
-            field="quantization",
-            value=config.family,
-            remedy="Use a scheme that rounds weights when they are loaded, such as int8 or "
-            "int4-rtn-g64.",
-        )
 
 
 @dataclass(slots=True)
@@ -70,6 +48,11 @@ class Block:
     tensors: dict[str, torch.Tensor]
 
     @property
+    def inputs(self) -> LayerInputs:
+        """What its products read."""
+        return inputs_of(self.config, self.index)
+
+    @property
     def prefix(self) -> str:
         """Canonical name of the layer, with the dot."""
         return f"model.layers.{self.index}."
@@ -86,7 +69,8 @@ class Block:
         Args:
             x: ``(num_sequences, length, hidden_size)``, sequences that start at position 0.
             rope: Rotations.
-            observe: Sees, and may change, the input of each product.
+            observe: Sees, and may change, the input of each product (`Block.inputs`), and sees the
+                rows of all tokens before they are routed to experts.
         """
         config = self.config
         attended = self._attention(self._norm(x, "input_layernorm"), rope, observe)
@@ -100,8 +84,11 @@ class Block:
     def _attention(self, x: torch.Tensor, rope: Rope, observe: Observe) -> torch.Tensor:
         config = self.config
         x = observe("qkv", x)
-        q, k, v = (self._linear(name, x).unflatten(-1, (-1, config.head_dim)) for name in _QKV)
-        if config.qk_norm:
+        q, k, v = (self._linear(name, x) for name in INPUTS["qkv"])
+        if config.qk_norm_rows:
+            q, k = self._norm(q, "self_attn.q_norm"), self._norm(k, "self_attn.k_norm")
+        q, k, v = (t.unflatten(-1, (-1, config.head_dim)) for t in (q, k, v))
+        if config.qk_norm and not config.qk_norm_rows:
             q, k = self._norm(q, "self_attn.q_norm"), self._norm(k, "self_attn.k_norm")
         kind = config.layer_kinds[self.index]
         q, k = rope.rotate(q, kind), rope.rotate(k, kind)
@@ -126,20 +113,43 @@ class Block:
         return scores.masked_fill(~mask, float("-inf")).softmax(dim=-1) @ v
 
     def _mlp(self, x: torch.Tensor, observe: Observe) -> torch.Tensor:
-        x = observe("gate_up", x)
-        both = torch.cat([self._linear("mlp.gate_proj", x), self._linear("mlp.up_proj", x)], dim=-1)
-        return self._linear(
-            "mlp.down_proj", observe("down", gated_activation(both, self.config.activation))
-        )
+        moe = self.config.moe
+        if moe is not None and moe.is_sparse[self.index]:
+            return self._sparse(x.flatten(0, -2), moe, observe).view(x.shape)
+        return self._gated("mlp", x, observe, ("gate_up", "down"))
+
+    def _gated(
+        self, at: str, x: torch.Tensor, observe: Observe, kinds: tuple[str, str]
+    ) -> torch.Tensor:
+        """Run a dense MLP: that of the layer, or an expert."""
+        x = observe(kinds[0], x)
+        both = torch.cat([self._linear(f"{at}.{name}_proj", x) for name in ("gate", "up")], dim=-1)
+        inner = gated_activation(both, self.config.activation)
+        return self._linear(f"{at}.down_proj", observe(kinds[1], inner))
+
+    def _sparse(self, x: torch.Tensor, moe: MoeConfig, observe: Observe) -> torch.Tensor:
+        """Run a mixture of experts on rows ``(num_rows, hidden_size)``."""
+        x = observe(MLP_INPUT, x)
+        bias = self.tensors.get(SELECTION_BIAS)
+        ids, weights = route(self._linear(ROUTER, x), bias, routing_of(moe))
+        y = torch.zeros_like(x)
+        for expert in ids.unique().tolist():
+            rows, places = (ids == expert).nonzero(as_tuple=True)
+            found = self._expert(f"{EXPERTS}.{expert}", x[rows], observe)
+            y.index_add_(0, rows, weights[rows, places].unsqueeze(1) * found)
+        if moe.shared_size is None:
+            return y
+        shared = self._expert(SHARED_EXPERT, x, observe)
+        return y + (self._linear(SHARED_GATE, x).sigmoid() * shared if moe.shared_gate else shared)
+
+    def _expert(self, at: str, x: torch.Tensor, observe: Observe) -> torch.Tensor:
+        return self._gated(at, x, observe, (gate_up_of(at), down_of(at)))
 
     def _linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, self.weight(name), self.tensors.get(f"{name}.bias"))
 
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return rms_norm(x, self.tensors[f"{name}.weight"], self.config.rms_norm_eps)
-
-
-_QKV = INPUTS["qkv"]
 
 
 class Rope:

@@ -21,7 +21,7 @@ from infopt.quantization.methods import LayerWork, make_method
 from infopt.quantization.names import Recipe
 from infopt.quantization.products import ProductMaker, concatenate
 from infopt.quantization.report import read_report
-from infopt.quantization.scheme import SchemeReport
+from infopt.quantization.scheme import SchemeReport, check_experts
 
 logger = logging.getLogger(__name__)
 
@@ -140,16 +140,18 @@ def codes_made_now(
             value=recipe.name,
             remedy="`infopt.quantization.prepare_checkpoint` does so.",
         )
-    method = make_method(recipe)
+    check_experts(recipe, checkpoint.config)
+    methods = {each: make_method(each) for each in recipe.all}
 
     def codes_of(name: str) -> CodedWeight:
         is_head = name == HEAD_LAYER
-        fmt = recipe.head if is_head else recipe.weight
+        chosen = recipe.of(name)
+        fmt = recipe.head if is_head else chosen.weight
         weight = checkpoint.get(f"{_stored_name(checkpoint, name)}.weight")
-        coded = method.quantize(LayerWork(name, weight, fmt)).coded
+        coded = methods[chosen].quantize(LayerWork(name, weight, fmt)).coded
         if not is_head:
             scheme.note_grid(grid_error(weight - coded.dequantize(), coded))
-        activation = recipe.head_activation if is_head else recipe.activation
+        activation = recipe.head_activation if is_head else chosen.activation
         return replace(coded, activation=activation)
 
     scheme = CodedScheme(recipe.name, codes_of, ops, device, dtype)

@@ -260,19 +260,16 @@ class CheckpointWriter:
 
 def _check_fused(schemes: Mapping[str, Any], names: list[str]) -> None:
     """Refuse layers of one input that differ: vLLM and others multiply them as one."""
-    for parts in _FUSED:
-        layers = [n.removesuffix(".weight") for n in names if n.endswith(_ends(parts))]
-        for layer in layers[1:]:
-            if schemes.get(layer) != schemes.get(layers[0]):
-                raise ConfigError(
-                    f"{layers[0]} and {layer} read the same input and are coded differently.",
-                    field=layer,
-                    remedy="Code them alike: servers multiply them as one.",
-                )
-
-
-def _ends(parts: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{part}.weight" for part in parts)
+    for name in names:
+        layer = name.removesuffix(".weight")
+        at, _, part = layer.rpartition(".")
+        first = next((f"{at}.{parts[0]}" for parts in _FUSED if part in parts), layer)
+        if schemes.get(layer) != schemes.get(first):
+            raise ConfigError(
+                f"{first} and {layer} read the same input and are coded differently.",
+                field=layer,
+                remedy="Code them alike: servers multiply them as one.",
+            )
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -26,8 +26,9 @@ from infopt.models.tensor_names import (
 )
 from infopt.ops.rms_norm import rms_norm
 from infopt.quantization.balance import Balance
-from infopt.quantization.block import INPUTS, LINEARS, Block, Rope, refuse_experts
+from infopt.quantization.block import Block, Rope
 from infopt.quantization.coded import ActivationFormat, CodedWeight, WeightFormat
+from infopt.quantization.folding import fold
 from infopt.quantization.methods import SCALE_DTYPE, LayerWork, Method, Quantized, make_method
 from infopt.quantization.names import Recipe
 from infopt.quantization.products import round_input
@@ -36,6 +37,9 @@ from infopt.quantization.statistics import InputStatistics, relative_error
 
 GRID_TOLERANCE = 1e-3
 """Share of a step within which a weight lies on the grid of its codes already."""
+
+MIN_EXPERT_TOKENS = 64
+"""Calibration tokens below which an expert's weights are rounded and its inputs not calibrated."""
 
 _BATCH = 8  # sequences at a time
 
@@ -54,8 +58,9 @@ class LinearReport:
         relative_error: Root of output error over output power on the calibration text; None
             without calibration.
         exponent: Of the channel scales; None where nothing was scaled.
-        fell_back: Method used instead, if another was better.
+        fell_back: Method used instead, if another was better, or if too little text came by.
         damping: Where GPTQ had to raise it.
+        tokens: Calibration tokens that came by, for a layer of a routed expert; None for others.
     """
 
     name: str
@@ -67,6 +72,7 @@ class LinearReport:
     exponent: float | None = None
     fell_back: str | None = None
     damping: float | None = None
+    tokens: int | None = None
 
 
 @dataclass(slots=True)
@@ -118,10 +124,12 @@ class LayerwiseQuantizer:
     ) -> None:
         """Embed the calibration text."""
         self._checkpoint, self._config, self._recipe = checkpoint, checkpoint.config, recipe
-        self._method: Method = make_method(recipe, scale_dtype)
+        self._methods: dict[Recipe, Method] = {
+            each: make_method(each, scale_dtype) for each in recipe.all
+        }
         self._scale_dtype = scale_dtype
         self._dtype = checkpoint.stored_dtype(EMBEDDING)
-        self._format_of = format_of or (lambda _: recipe.weight)
+        self._format_of = format_of or (lambda name: recipe.of(name).weight)
         self._coded_embedding = self._code_embedding()
         self.hidden = None if token_ids is None else self._embed(token_ids)
         self._rope = None if token_ids is None else Rope(self._config, token_ids.shape[1])
@@ -134,7 +142,7 @@ class LayerwiseQuantizer:
             balances = self._balance(block, statistics)
             made = self._quantize(block, statistics, balances)
             self.advance(block, made.coded)
-        linears = {f"{name}.weight" for name in LINEARS}
+        linears = {f"{name}.weight" for name in block.inputs.linears}
         made.tensors = {
             block.prefix + name: tensor
             for name, tensor in block.tensors.items()
@@ -179,7 +187,7 @@ class LayerwiseQuantizer:
         with torch.inference_mode():
             seen = self._observe_head()
             work = LayerWork(HEAD_LAYER, weight, self._head_format(), seen)
-            found = self._method.quantize(work)
+            found = self._methods[self._recipe].quantize(work)
             found.coded.activation = self._recipe.head_activation
             report = _report(work, found)
         return QuantizedLayer(None, {HEAD_LAYER: found.coded}, reports=[report])
@@ -197,20 +205,21 @@ class LayerwiseQuantizer:
         """Move the calibration text through a layer with these codes."""
         if self.hidden is None or self._rope is None:
             return
-        tensors = dict(block.tensors)
-        for name in LINEARS:
+        tensors, inputs = dict(block.tensors), block.inputs
+        for name in inputs.linears:
             tensors[f"{name}.weight"] = coded[block.prefix + name].dequantize()
         quantized = Block(block.config, block.index, tensors)
         activations = {
-            kind: coded[block.prefix + readers[0]].activation for kind, readers in INPUTS.items()
+            kind: coded[block.prefix + readers[0]].activation
+            for kind, readers in inputs.readers.items()
         }
+
+        def rounded(kind: str, x: torch.Tensor) -> torch.Tensor:
+            return round_input(x, activations[kind]) if kind in activations else x
+
         for start in range(0, len(self.hidden), _BATCH):
             part = self.hidden[start : start + _BATCH]
-            part.copy_(
-                quantized.forward(
-                    part, self._rope, lambda kind, x: round_input(x, activations[kind])
-                )
-            )
+            part.copy_(quantized.forward(part, self._rope, rounded))
 
     def _head_format(self) -> WeightFormat:
         return self._format_of(HEAD_LAYER) if self._recipe.average_bits else self._recipe.head
@@ -219,9 +228,12 @@ class LayerwiseQuantizer:
         """Return the statistics of each input of the layer."""
         if self.hidden is None or self._rope is None:
             return {}
+        inputs = block.inputs
+        scaled = {kind: inputs.scaled_readers(kind) for kind in inputs.scalings}
+        kinds = {**inputs.readers, **scaled}
         statistics = {
             kind: InputStatistics(block.weight(readers[0]).shape[1])
-            for kind, readers in INPUTS.items()
+            for kind, readers in kinds.items()
         }
 
         def observe(kind: str, x: torch.Tensor) -> torch.Tensor:
@@ -235,20 +247,24 @@ class LayerwiseQuantizer:
     def _balance(self, block: Block, statistics: dict[str, InputStatistics]) -> dict[str, Balance]:
         """Scale channels where the method asks for it; changes block and statistics."""
         balances: dict[str, Balance] = {}
-        for kind, readers in INPUTS.items():
-            if kind not in statistics or not _can_fold(block, kind):
+        inputs = block.inputs
+        for kind, scaling in inputs.scalings.items():
+            if kind not in statistics or not _is_covered(block, kind, statistics[kind]):
                 continue
-            found = self._method.balance(
-                [block.weight(name) for name in readers],
+            readers = inputs.scaled_readers(kind)
+            recipe = self._recipe.of(readers[0])
+            found = self._methods[recipe].balance(
+                [block.weight(name) for name in readers if self._recipe.of(name) == recipe],
                 self._format_of(block.prefix + readers[0]),
                 statistics[kind],
                 block.prefix + kind,
             )
-            if found is not None:
-                balances[kind] = found
-        for kind, balance in balances.items():
-            scale = fold(block, kind, balance.scale, self._dtype)
-            statistics[kind] = statistics[kind].divided_by(scale)
+            if found is None:
+                continue
+            scale = fold(block, kind, found.scale, self._dtype)
+            for each in scaling.inputs:
+                balances[each] = found
+                statistics[each] = statistics[each].divided_by(scale)
         return balances
 
     def _quantize(
@@ -258,28 +274,48 @@ class LayerwiseQuantizer:
         balances: Mapping[str, Balance],
     ) -> QuantizedLayer:
         made = QuantizedLayer(block.index, {})
-        for kind, readers in INPUTS.items():
+        for kind, readers in block.inputs.readers.items():
             seen = statistics.get(kind)
-            activation = self._activation(seen)
+            usable = seen if seen is None or _is_covered(block, kind, seen) else None
+            is_expert = kind in block.inputs.experts
             for name in readers:
                 full = block.prefix + name
-                weight = block.weight(name)
-                work = LayerWork(full, weight, self._format_of(full), seen)
-                found = self._method.quantize(work)
-                found.coded.activation = activation
+                recipe = self._recipe.of(full)
+                work = LayerWork(full, block.weight(name), self._format_of(full), usable)
+                found = self._methods[recipe].quantize(work)
+                found.coded.activation = self._activation(recipe, usable)
+                if usable is not seen:
+                    found = replace(found, fell_back=_without_text(recipe))
                 made.coded[full] = found.coded
-                exponent = balances[kind].exponent if kind in balances else None
-                made.reports.append(replace(_report(work, found), exponent=exponent))
+                report = replace(
+                    _report(work, found),
+                    exponent=balances[kind].exponent if kind in balances else None,
+                    tokens=seen.num_rows if is_expert and seen is not None else None,
+                )
+                made.reports.append(report)
         return made
 
-    def _activation(self, statistics: InputStatistics | None) -> ActivationFormat:
-        activation = self._recipe.activation
+    def _activation(self, recipe: Recipe, statistics: InputStatistics | None) -> ActivationFormat:
+        """Return what happens to an input; without statistics each row gets a step of its own."""
+        activation = recipe.activation
         if activation.kind != "static":
             return activation
-        assert statistics is not None
+        if statistics is None:
+            return replace(activation, kind="dynamic")
         largest = statistics.largest or 1.0
         step = torch.tensor(largest / activation.steps_to_largest).to(self._scale_dtype)
         return replace(activation, scale=float(step))
+
+
+def _is_covered(block: Block, kind: str, statistics: InputStatistics) -> bool:
+    """Tell whether enough text came by; only experts may see little of it."""
+    return kind not in block.inputs.experts or statistics.num_rows >= MIN_EXPERT_TOKENS
+
+
+def _without_text(recipe: Recipe) -> str | None:
+    """Return what an expert gets that saw too little text, where that is not what it would get."""
+    words = [] if recipe.method == "rtn" else ["rtn"]
+    return ", ".join(words + ["dynamic"] * (recipe.activation.kind == "static")) or None
 
 
 def embed(config: ModelConfig, table: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
@@ -288,70 +324,11 @@ def embed(config: ModelConfig, table: torch.Tensor, token_ids: torch.Tensor) -> 
 
 
 def read_block(checkpoint: Checkpoint, index: int) -> Block:
-    """Read a layer in float32.
-
-    Raises:
-        WeightFormatError: If the model has experts.
-    """
-    refuse_experts(checkpoint.config, checkpoint.path.name)
+    """Read a layer in float32."""
     prefix = f"model.layers.{index}."
     names = [name for name in expected_tensors(checkpoint.config) if name.startswith(prefix)]
     tensors = {name.removeprefix(prefix): checkpoint.get(name) for name in names}
     return Block(checkpoint.config, index, tensors)
-
-
-def fold(
-    block: Block, kind: str, scale: torch.Tensor, dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
-    """Multiply the readers of an input by a scale per channel, and divide what makes it.
-
-    Args:
-        block: Changed in place.
-        kind: Which input.
-        scale: ``(in_features,)``.
-        dtype: Type in which norms are stored. The scale is changed a little, so that a norm divided
-            by it is a number of this type: rounding it afterwards would cost more than 8-bit codes.
-
-    Returns:
-        The scale used.
-    """
-    tensors = block.tensors
-    maker = _maker(block, kind)
-    if maker.endswith("norm"):
-        scale = _representable(tensors[f"{maker}.weight"], scale, dtype, block.config.family)
-    for name in INPUTS[kind]:
-        tensors[f"{name}.weight"] = block.weight(name) * scale
-    for part in ("weight", "bias"):
-        tensor = tensors.get(f"{maker}.{part}")
-        if tensor is not None:
-            tensors[f"{maker}.{part}"] = tensor / (scale if tensor.dim() == 1 else scale[:, None])
-    return scale
-
-
-def _representable(
-    norm: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, family: str
-) -> torch.Tensor:
-    """Return a scale near the given one by which a norm divides without rounding."""
-    shift = 1.0 if family == "gemma3_text" else 0.0  # this family stores w and multiplies by 1 + w
-    rounded = (norm / scale - shift).to(dtype).float() + shift
-    exact = norm / rounded
-    return torch.where((rounded != 0) & exact.isfinite() & (exact > 0), exact, scale)
-
-
-def _maker(block: Block, kind: str) -> str:
-    """Return what makes an input: a norm, or a linear layer whose rows it is linear in."""
-    sandwich = block.config.sandwich_norms
-    return {
-        "qkv": "input_layernorm",
-        "output": "self_attn.v_proj",
-        "gate_up": "pre_feedforward_layernorm" if sandwich else "post_attention_layernorm",
-        "down": "mlp.up_proj",
-    }[kind]
-
-
-def _can_fold(block: Block, kind: str) -> bool:
-    """Values are shared by several query heads unless there are as many; then scales differ."""
-    return kind != "output" or block.config.num_heads == block.config.num_kv_heads
 
 
 def _report(work: LayerWork, found: Quantized) -> LinearReport:

@@ -4,6 +4,7 @@
 * int8, w8a8-dynamic, w8a8-static, w8a8-static-smooth
 * fp8 (inputs per token), fp8-static (per tensor), fp8-weight
 * mixed-4.5 (bits on average, embedding and head included, more where the model is sensitive)
+* int8+experts-int4-gptq-g64: the routed experts of a mixture in another scheme than the rest
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from infopt.models.tensor_names import EXPERTS
 from infopt.quantization.coded import FLOAT_INPUT, ActivationFormat, WeightFormat
 
 EXAMPLES = (
@@ -25,8 +27,11 @@ EXAMPLES = (
     "int2-rtn-g64",
     "fp8",
     "mixed-4.5",
+    "int8+experts-int4-rtn-g64",
 )
 """One of each kind; groups, methods and options can be combined."""
+
+_EXPERTS = "+experts-"
 
 DEFAULT_GROUP = 64
 BITS = (2, 3, 4, 8)
@@ -47,6 +52,7 @@ class Recipe:
         smooth: Move magnitude from inputs to weights first (SmoothQuant).
         act_order: GPTQ rounds columns with large inputs first.
         average_bits: Budget of ``mixed``, which codes the embedding as well; None otherwise.
+        experts: What the routed experts of a mixture get; None is what all others get.
     """
 
     name: str
@@ -57,15 +63,27 @@ class Recipe:
     smooth: bool = False
     act_order: bool = True
     average_bits: float | None = None
+    experts: Recipe | None = None
+
+    @property
+    def all(self) -> tuple[Recipe, ...]:
+        """This one, and that of the experts where it is another."""
+        return (self,) if self.experts is None else (self, self.experts)
+
+    def of(self, layer: str) -> Recipe:
+        """Return what the linear layer with this name gets."""
+        is_expert = self.experts is not None and f"{EXPERTS}." in layer
+        return self.experts if is_expert and self.experts is not None else self
 
     @property
     def needs_calibration(self) -> bool:
         """Whether text has to be run through the model first."""
-        return (
-            self.method != "rtn"
-            or self.smooth
-            or self.activation.kind == "static"
-            or self.average_bits is not None
+        return any(
+            each.method != "rtn"
+            or each.smooth
+            or each.activation.kind == "static"
+            or each.average_bits is not None
+            for each in self.all
         )
 
     @property
@@ -78,11 +96,22 @@ class Recipe:
 
 def parse(name: str) -> Recipe | None:
     """Return what a name stands for, or None where it is not of this kind."""
+    rest, plus, experts = name.partition(_EXPERTS)
+    if plus:
+        return _with_experts(name, parse(rest), parse(experts))
     for pattern, make in _KINDS:
         match = pattern.fullmatch(name)
         if match:
             return make(match)
     return None
+
+
+def _with_experts(name: str, rest: Recipe | None, experts: Recipe | None) -> Recipe | None:
+    """Join two recipes; a budget of bits is shared out over a whole model, so it is no half."""
+    if rest is None or experts is None or experts.experts is not None:
+        return None
+    has_budget = rest.average_bits is not None or experts.average_bits is not None
+    return None if has_budget else replace(rest, name=name, experts=experts)
 
 
 def _int(match: re.Match[str]) -> Recipe:

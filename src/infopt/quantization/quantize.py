@@ -18,7 +18,6 @@ from infopt.engine.progress import bar
 from infopt.errors import WeightFormatError
 from infopt.models.checkpoint import Checkpoint, open_checkpoint
 from infopt.models.registry import resolve_model
-from infopt.quantization.block import refuse_experts
 from infopt.quantization.calibration import CalibrationSet
 from infopt.quantization.coded_embedding import store_embedding
 from infopt.quantization.export import CheckpointWriter, folder_dtype
@@ -31,7 +30,7 @@ from infopt.quantization.layerwise import (
 from infopt.quantization.methods import SCALE_DTYPE
 from infopt.quantization.names import Recipe, parse
 from infopt.quantization.report import QuantizationReport, write_report
-from infopt.quantization.scheme import check_name, is_coded
+from infopt.quantization.scheme import check_experts, check_name, is_coded
 from infopt.quantization.sensitivity import Sensitivity, measure_sensitivity, mixed_formats
 
 logger = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ def quantize_model(
     Raises:
         ConfigError: An unknown scheme or option; groups that do not divide a layer.
         WeightFormatError: The scheme has no form in the compressed-tensors format, the model is
-            quantized already, or it has experts.
+            quantized already.
     """
     recipe = _recipe(scheme)
     chosen = CalibrationSet.from_dict(calibration)
@@ -80,7 +79,7 @@ def quantize_checkpoint(
     progress: Progress,
 ) -> QuantizationReport:
     """Quantize an open checkpoint; see `quantize_model`."""
-    refuse_experts(checkpoint.config, checkpoint.path.name)
+    check_experts(recipe, checkpoint.config)
     start_s = time.perf_counter()
     if is_coded(checkpoint):
         raise WeightFormatError(

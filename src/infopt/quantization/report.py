@@ -12,7 +12,7 @@ from typing import Any
 
 from infopt.models.tensor_names import EMBEDDING_LAYER, HEAD_LAYER
 from infopt.quantization.calibration import CalibrationSet
-from infopt.quantization.layerwise import GRID_TOLERANCE, LinearReport
+from infopt.quantization.layerwise import GRID_TOLERANCE, MIN_EXPERT_TOKENS, LinearReport
 from infopt.quantization.sensitivity import Sensitivity
 
 REPORT_NAME = "infopt_quantization.json"
@@ -50,6 +50,30 @@ class QuantizationReport:
         return [layer.name for layer in self.layers if layer.fell_back is not None]
 
     @property
+    def experts(self) -> dict[str, Any] | None:
+        """How much text the routed experts saw, for records; None without calibrated experts.
+
+        ``num_uncovered`` of ``num_experts`` saw fewer than ``min_tokens`` tokens. Their weights are
+        rounded and their inputs get a step per row: what was asked for would rest on nothing.
+        """
+        tokens = {
+            layer.name.rpartition(".")[0]: layer.tokens
+            for layer in self.layers
+            if layer.tokens is not None
+        }
+        if not tokens:
+            return None
+        uncovered = [name for name, count in tokens.items() if count < MIN_EXPERT_TOKENS]
+        return {
+            "num_experts": len(tokens),
+            "min_tokens": MIN_EXPERT_TOKENS,
+            "fewest_tokens": min(tokens.values()),
+            "mean_tokens": sum(tokens.values()) / len(tokens),
+            "num_uncovered": len(uncovered),
+            "uncovered": uncovered,
+        }
+
+    @property
     def formats(self) -> dict[str, int]:
         """Number of layers by format."""
         return dict(Counter(layer.format for layer in self.layers))
@@ -66,6 +90,7 @@ class QuantizationReport:
             "calibration_s": round(self.duration_s, 3),
             "mean_relative_error": sum(errors) / len(errors) if errors else None,
             "num_fell_back": len(self.fell_back),
+            "experts": self.experts,
             "num_scaled": sum(bool(layer.exponent) for layer in self.layers),
             "on_stored_grid": all(
                 layer.grid_error < GRID_TOLERANCE

@@ -13,10 +13,11 @@ import torch
 
 from infopt.errors import ConfigError, nearest
 from infopt.models.checkpoint import Checkpoint
+from infopt.models.config import ModelConfig
 from infopt.models.linear_source import LinearSource
 from infopt.ops import OpSet
 from infopt.ops.linear import Linear
-from infopt.quantization.names import EXAMPLES, parse
+from infopt.quantization.names import EXAMPLES, Recipe, parse
 from infopt.registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -130,6 +131,21 @@ def is_coded(checkpoint: Checkpoint) -> bool:
     return bool(checkpoint.coded_layers)
 
 
+def check_experts(recipe: Recipe, config: ModelConfig) -> None:
+    """Refuse a scheme for experts where there are none.
+
+    Raises:
+        ConfigError: The model is dense.
+    """
+    if recipe.experts is not None and config.moe is None:
+        raise ConfigError(
+            f"quantization={recipe.name!r} is for mixtures of experts, and this model is dense.",
+            field="quantization",
+            value=recipe.name,
+            remedy=f"Use {recipe.name.partition('+')[0]!r}.",
+        )
+
+
 def check_name(name: str) -> None:
     """Refuse a name that stands for no scheme.
 
@@ -146,5 +162,6 @@ def check_name(name: str) -> None:
         field="quantization",
         value=name,
         remedy=f"Valid names: {', '.join(known)}; int2, int3, int4 and int8 take -rtn, -awq or "
-        "-gptq, a group (-g32, -g64, ... or -channel), -asym and -a8.",
+        "-gptq, a group (-g32, -g64, ... or -channel), -asym and -a8; "
+        "+experts-... codes routed experts otherwise.",
     )

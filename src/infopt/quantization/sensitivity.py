@@ -26,7 +26,7 @@ from infopt.models.checkpoint import Checkpoint
 from infopt.models.tensor_names import EMBEDDING, EMBEDDING_LAYER, FINAL_NORM, HEAD, HEAD_LAYER
 from infopt.ops.rms_norm import rms_norm
 from infopt.quantization import coded_embedding
-from infopt.quantization.block import LINEARS, Block, Rope
+from infopt.quantization.block import Block, Rope
 from infopt.quantization.coded import WeightFormat
 from infopt.quantization.layerwise import FormatOf, embed, read_block
 from infopt.quantization.methods import SCALE_DTYPE
@@ -121,7 +121,7 @@ def measure_sensitivity(
 
 def _with_rough(block: Block, prefix: str, fmt: WeightFormat) -> tuple[Block, int]:
     tensors, num_weights = dict(block.tensors), 0
-    for name in LINEARS:
+    for name in block.inputs.linears:
         if name.startswith(prefix):
             weight = block.weight(name)
             num_weights += weight.numel()

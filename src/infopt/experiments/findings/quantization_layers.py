@@ -18,7 +18,7 @@ from infopt.experiments.findings.quantization import (
 )
 from infopt.plotting import layer_errors, sensitivity_bars
 from infopt.plotting.data import floats
-from infopt.quantization.block import LINEARS
+from infopt.quantization.layer_inputs import LINEARS
 from infopt.results.html import format_value
 from infopt.select.rows import number, rows_of
 
@@ -129,7 +129,10 @@ def error_table(story: QuantizationStory) -> pd.DataFrame:
     import pandas as pd
 
     parts = []
-    for name in story.rows(SCHEMES)[CANDIDATE]:
+    for row in rows_of(story.rows(SCHEMES)):
+        if number(row, "extra.fewest_expert_tokens") is not None:
+            continue  # its products are experts: more, and others, than those of a dense layer
+        name = row[CANDIDATE]
         errors = story.curve(SCHEMES, str(name), "layers.")
         # Products of the blocks in the order of the model; the head, the last entry, is left out.
         count = len(errors) - len(errors) % len(LINEARS)
