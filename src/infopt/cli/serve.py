@@ -33,6 +33,12 @@ def serve(
         list[str] | None,
         typer.Option("--served-model-name", help="What requests call it, one per model."),
     ] = None,
+    route: Annotated[
+        Path | None,
+        typer.Option(
+            "--route", metavar="POLICY", help="Routing policy (YAML or JSON) behind the model auto."
+        ),
+    ] = None,
     config: ConfigOption = None,
     registry: RegistryOption = None,
     server: dict[str, Any],
@@ -48,10 +54,17 @@ def serve(
 
     from infopt.serve.server import run_server, split_kv_memory
 
+    policy = None
+    if route is not None:
+        from infopt.select.routing import read_policy
+
+        policy = read_policy(route)
+
     run_server(
         split_kv_memory(configs),
         serve_config,
         names=served_model_name or (),
+        policy=policy,
         announce=lambda url, names: note(
             f"serving {', '.join(names)} at {url}/v1, routes at {url}/docs"
         ),

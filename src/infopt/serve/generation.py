@@ -7,9 +7,9 @@ import logging
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fastapi import Request, Response
 
@@ -44,12 +44,53 @@ class Prepared:
     constraint: ConstraintFactory | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How a request for the model ``auto`` came to its model.
+
+    Attributes:
+        model: Who answers.
+        reason: Why, in ASCII.
+        asked_first: Model and usage of an answer that was thrown away.
+    """
+
+    model: str
+    reason: str
+    asked_first: Mapping[str, Any] | None = None
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of the answer; names may hold any character, headers may not."""
+        name = self.model.encode("unicode_escape").decode("ascii")
+        reason = self.reason.encode("unicode_escape").decode("ascii")
+        return {"x-infopt-model": name, "x-infopt-route-reason": reason}
+
+    def usage(self) -> dict[str, Any]:
+        """Return the ``route`` object of the usage."""
+        first = {} if self.asked_first is None else {"asked_first": dict(self.asked_first)}
+        return {"model": self.model, "reason": self.reason} | first
+
+
+class DeltaStream(Protocol):
+    """Deltas as they are made, or as they were."""
+
+    def __aiter__(self) -> AsyncIterator[list[Delta]]:
+        """Yield them until every completion has ended."""
+        ...
+
+    def close(self) -> None:
+        """Let go."""
+        ...
+
+
 class Generation(ABC):
     """One request: from its body to the answer.
 
     Args:
         service: Models and loop.
         body: The request.
+
+    Attributes:
+        route: How it came to its model; None where the request names it.
     """
 
     kind: str
@@ -63,6 +104,8 @@ class Generation(ABC):
         self.service = service
         self.model = service.model_of(body.model)
         self.arrival_s = self.model.engine.clock.now()
+        self.route: Route | None = None
+        self._num_prompt_tokens = 0
         self._wants_usage = body.wants_usage
         self._describe_energy = service.energy.usage if body.include_energy else None
         self._streams = bool(body.stream)
@@ -89,23 +132,44 @@ class Generation(ABC):
 
     async def respond(self, request: Request) -> Response:
         """Answer; if the client hangs up the request is aborted wherever it is."""
-        stream, usage = await until_disconnect(request, self._start())
+        return await self.deliver(request, await until_disconnect(request, self._start()))
+
+    async def deliver(self, request: Request, stream: DeltaStream) -> Response:
+        """Send the deltas of a stream as the answer, in the form that was asked for."""
+        usage = self.usage_counter()
+        headers = {} if self.route is None else self.route.headers()
         if self._streams:
-            return EventStreamResponse(self._events(stream, usage), stream.close)
+            return EventStreamResponse(self._events(stream, usage), stream.close, headers)
         try:
-            return await until_disconnect(request, self._whole(stream, usage))
+            return await until_disconnect(request, self._whole(stream, usage, headers))
         finally:
             stream.close()
 
-    async def _start(self) -> tuple[OutputStream, UsageCounter]:
+    async def prepared(self) -> Prepared:
+        """Prepare, off the event loop."""
         ready = await self.service.run_aside(self.prepare)
-        submission = Submission(
-            self.model.name, ready.prompts, ready.params, self.arrival_s, ready.constraint
-        )
-        stream = await self.service.submit(submission)
-        return stream, UsageCounter(sum(map(len, ready.prompts)), self._describe_energy)
+        self._num_prompt_tokens = sum(map(len, ready.prompts))
+        return ready
 
-    async def _whole(self, stream: OutputStream, usage: UsageCounter) -> Response:
+    async def submit(self, ready: Prepared) -> OutputStream:
+        """Queue what was prepared."""
+        return await self.service.submit(
+            Submission(
+                self.model.name, ready.prompts, ready.params, self.arrival_s, ready.constraint
+            )
+        )
+
+    def usage_counter(self) -> UsageCounter:
+        """Return a counter for the answer to what was prepared."""
+        route = None if self.route is None else self.route.usage()
+        return UsageCounter(self._num_prompt_tokens, self._describe_energy, route)
+
+    async def _start(self) -> OutputStream:
+        return await self.submit(await self.prepared())
+
+    async def _whole(
+        self, stream: DeltaStream, usage: UsageCounter, headers: Mapping[str, str]
+    ) -> Response:
         merged: dict[tuple[int, int], Delta] = {}
         async for deltas in stream:
             for delta in deltas:
@@ -113,9 +177,10 @@ class Generation(ABC):
                 key = (delta.prompt_index, delta.index)
                 merged[key] = _merge(merged[key], delta) if key in merged else delta
         choices = [self.choice(merged[key]) for key in sorted(merged)]
-        return json_response(self._head(self.kind) | {"choices": choices, "usage": usage.to_dict()})
+        body = self._head(self.kind) | {"choices": choices, "usage": usage.to_dict()}
+        return json_response(body, headers=headers)
 
-    async def _events(self, stream: OutputStream, usage: UsageCounter) -> AsyncIterator[bytes]:
+    async def _events(self, stream: DeltaStream, usage: UsageCounter) -> AsyncIterator[bytes]:
         head = self._head(self.chunk_kind)
         writer = ChunkWriter(head, {"usage": None} if self._wants_usage else {})
         try:

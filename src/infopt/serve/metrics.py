@@ -28,6 +28,7 @@ class Metrics:
     Attributes:
         registry: What ``/metrics`` prints.
         http_requests: Answers by route and status.
+        routed: Answers to requests for ``auto`` by model and reason.
     """
 
     def __init__(self, engines: Mapping[str, Engine]) -> None:
@@ -38,6 +39,12 @@ class Metrics:
             "infopt_http_requests",
             "HTTP answers.",
             ("route", "status"),
+            registry=self.registry,
+        )
+        self.routed = Counter(
+            "infopt_routed_requests",
+            "Answers to requests for the model auto, by the model that gave them.",
+            ("model", "reason"),
             registry=self.registry,
         )
         self._ttft = self._histogram(

@@ -61,12 +61,18 @@ class EventStreamResponse(StreamingResponse):
     Args:
         events: Encoded events.
         on_close: Called once, also when the client hangs up.
+        headers: Further headers.
     """
 
-    def __init__(self, events: AsyncIterator[bytes], on_close: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        on_close: Callable[[], None],
+        headers: Mapping[str, str],
+    ) -> None:
         """Answer with 200; errors that come later travel as events."""
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(events, headers=headers, media_type="text/event-stream")
+        own = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(events, headers=own | dict(headers), media_type="text/event-stream")
         self._on_close = on_close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,6 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from infopt.serve.chat import ChatCompletion
 from infopt.serve.completions import Completion
+from infopt.serve.generation import Generation
 from infopt.serve.json_body import StrictRoute
 from infopt.serve.openapi import generating, posting, reading, reading_text
 from infopt.serve.protocol import (
@@ -29,8 +30,9 @@ from infopt.serve.protocol.answers import (
     TokenizeAnswer,
     TokenizerInfo,
 )
+from infopt.serve.protocol.base import SamplingFields
 from infopt.serve.responses import json_response
-from infopt.serve.service import ServedModel, Service
+from infopt.serve.service import AUTO, ServedModel, Service
 from infopt.serve.tokenize import describe_tokenizer, detokenize, tokenize
 
 router = APIRouter(route_class=StrictRoute)
@@ -43,7 +45,7 @@ def _service(request: Request) -> Service:
 @router.post("/v1/chat/completions", tags=["generate"], responses=generating(ChatAnswer, ChatChunk))
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """Answer a conversation."""
-    return await ChatCompletion(_service(request), body).respond(request)
+    return await _answer(ChatCompletion, body, request)
 
 
 @router.post(
@@ -51,20 +53,25 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
 )
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """Go on with a text, or score it."""
-    return await Completion(_service(request), body).respond(request)
+    return await _answer(Completion, body, request)
 
 
 @router.get("/v1/models", tags=["models"], responses=reading(ModelList))
 async def models(request: Request) -> Response:
     """List the models."""
-    data = [_card(model) for model in _service(request).models.values()]
-    return json_response({"object": "list", "data": data})
+    service = _service(request)
+    cards = [_card(model) for model in service.models.values()]
+    if service.router is not None:
+        cards.append(_auto_card(service))
+    return json_response({"object": "list", "data": cards})
 
 
 @router.get("/v1/models/{name:path}", tags=["models"], responses=reading(ModelCard, 404))
 async def model(name: str, request: Request) -> Response:
     """Describe one model."""
-    return json_response(_card(_service(request).model_of(name)))
+    service = _service(request)
+    is_auto = name == AUTO and service.router is not None
+    return json_response(_auto_card(service) if is_auto else _card(service.model_of(name)))
 
 
 @router.post("/tokenize", tags=["tokens"], responses=posting(TokenizeAnswer))
@@ -98,6 +105,25 @@ async def metrics(request: Request) -> Response:
     """Return all metrics in Prometheus' text format."""
     registry = _service(request).metrics.registry
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _answer(kind: type[Generation], body: SamplingFields, request: Request) -> Response:
+    service = _service(request)
+    if service.router is not None and body.model == AUTO:
+        return await service.router.respond(kind, body, request)
+    return await kind(service, body).respond(request)
+
+
+def _auto_card(service: Service) -> dict[str, Any]:
+    assert service.router is not None
+    created = max(model.created for model in service.models.values())
+    return {
+        "id": AUTO,
+        "object": "model",
+        "created": created,
+        "owned_by": "infopt",
+        "max_model_len": service.router.max_model_len,
+    }
 
 
 def _card(model: ServedModel) -> dict[str, Any]:

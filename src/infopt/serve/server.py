@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -18,6 +19,9 @@ from infopt.serve.app import create_app
 from infopt.serve.config import ServeConfig
 from infopt.serve.fast_parts import choose_loop, choose_parser
 from infopt.serve.service import Service
+
+if TYPE_CHECKING:
+    from infopt.select.routing import Policy
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +108,7 @@ def run_server(
     serve_config: ServeConfig,
     *,
     names: Sequence[str] = (),
+    policy: Policy | None = None,
     announce: Callable[[str, list[str]], None] = lambda *_: None,
 ) -> None:
     """Load models and serve them until a signal comes.
@@ -112,14 +117,20 @@ def run_server(
         configs: One per model.
         serve_config: How to listen.
         names: What requests call the models (default: from the configurations).
+        policy: Chooses a model for requests that name ``auto``.
         announce: Told the address and the models' names once it listens.
 
     Raises:
-        InfoptError: If a model cannot be loaded.
+        InfoptError: If a model cannot be loaded, or the policy names one that is not served.
     """
     if serve_config.host not in _LOOPBACK and serve_config.api_key is None:
         logger.warning("%s can be reached by others, and no API key is set", serve_config.host)
-    service = Service(load_engines(configs, names), serve_config)
+    if policy is not None:
+        from infopt.serve.routing import check_policy
+
+        # Before minutes are spent on loading.
+        check_policy(policy, list(names) or [served_name(config) for config in configs])
+    service = Service(load_engines(configs, names), serve_config, policy)
     server = Server(service, announce)
     try:
         server.run()

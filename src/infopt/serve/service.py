@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from infopt.engine.engine import Engine
 from infopt.errors import nearest
@@ -22,10 +22,17 @@ from infopt.serve.metrics import Metrics
 from infopt.serve.stream import OutputStream
 from infopt.structured import GrammarCompiler
 
+if TYPE_CHECKING:
+    from infopt.select.routing import Policy
+    from infopt.serve.routing import Router
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 State = Literal["starting", "ready", "draining", "failed"]
+
+AUTO = "auto"
+"""The model that a routing policy stands behind."""
 
 _WARMUP_TOKENS = 16
 
@@ -62,14 +69,22 @@ class Service:
     Args:
         engines: By the name that requests use.
         config: Limits and times.
+        policy: Chooses a model for requests that name ``auto``; None serves no such model.
 
     Attributes:
+        router: Answers those requests.
         num_in_flight: HTTP requests being answered.
         aside_cpu_s: CPU seconds of what `run_aside` ran.
     """
 
-    def __init__(self, engines: Mapping[str, Engine], config: ServeConfig) -> None:
-        """Prepare; `start` starts the loop."""
+    def __init__(
+        self, engines: Mapping[str, Engine], config: ServeConfig, policy: Policy | None = None
+    ) -> None:
+        """Prepare; `start` starts the loop.
+
+        Raises:
+            ConfigError: If the policy names a model that is not served.
+        """
         self.config = config
         self.models = {name: ServedModel(name, engine) for name, engine in engines.items()}
         self.metrics = Metrics(engines)
@@ -82,6 +97,7 @@ class Service:
         # One thread: encoding is short, and more of them would take cores from the model.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="infopt-tokenizer")
         self.aside_cpu_s = 0.0
+        self.router = None if policy is None else _router(policy, self)
         add_health_metrics(self)
 
     @property
@@ -141,10 +157,11 @@ class Service:
             return next(iter(self.models.values()))
         if name in self.models:
             return self.models[name]
+        known = [*self.models, *([] if self.router is None else [AUTO])]
         asked = "no model is named" if name is None else f"there is no model {name!r}"
         raise ApiError(
             400 if name is None else 404,
-            f"{asked}.{nearest(name or '', self.models)} Models: {', '.join(self.models)}.",
+            f"{asked}.{nearest(name or '', known)} Models: {', '.join(known)}.",
             param="model",
             code="model_not_found",
         )
@@ -180,6 +197,13 @@ class Service:
             stream.close()
             raise
         return stream
+
+
+def _router(policy: Policy, service: Service) -> Router:
+    # Policies come with pandas and more, which a server without one does not need.
+    from infopt.serve.routing import Router
+
+    return Router(policy, service)
 
 
 def warm_up(engine: Engine) -> None:

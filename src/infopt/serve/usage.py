@@ -14,16 +14,18 @@ class UsageCounter:
     Args:
         num_prompt_tokens: Of all prompts together.
         describe_energy: Makes the ``energy`` object of what the prompts used; None leaves it out.
+        route: The ``route`` object; None leaves it out.
     """
 
     def __init__(
         self,
         num_prompt_tokens: int,
         describe_energy: Callable[[Iterable[EnergyUse]], dict[str, Any]] | None = None,
+        route: dict[str, Any] | None = None,
     ) -> None:
         """Start at no output."""
         self._num_prompt_tokens = num_prompt_tokens
-        self._describe_energy = describe_energy
+        self._describe_energy, self._route = describe_energy, route
         self._energy: dict[int, EnergyUse] = {}
         self._num_completion_tokens = 0
         self._num_cached: dict[int, int] = {}
@@ -45,4 +47,6 @@ class UsageCounter:
         }
         if self._describe_energy is not None:
             usage["energy"] = self._describe_energy(self._energy.values())
+        if self._route is not None:
+            usage["route"] = self._route
         return usage

@@ -19,16 +19,17 @@ from infopt.select.routing.request import Decision, Evidence, RouteRequest
 
 
 class Policy(Protocol):
-    """Chooses a model for a request."""
+    """Chooses a model for a request.
+
+    Attributes:
+        evidence: What `decide` must be given.
+    """
+
+    evidence: ClassVar[Evidence]
 
     @property
     def models(self) -> tuple[str, ...]:
         """All models that it may name, the cheap one first."""
-        ...
-
-    @property
-    def evidence(self) -> Evidence:
-        """What `decide` must be given."""
         ...
 
     def decide(self, request: RouteRequest) -> Decision:

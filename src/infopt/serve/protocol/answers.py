@@ -51,14 +51,34 @@ class RequestEnergy(Answer):
     reason: str | None = Field(description="Why there is none, or what was estimated.")
 
 
-class Usage(Answer):
-    """Tokens of a request."""
+class Tokens(Answer):
+    """Tokens of an answer."""
 
     prompt_tokens: int = Field(description="Of all prompts, each once whatever n is.")
     completion_tokens: int = Field(description="Of all answers, stop tokens included.")
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     energy: RequestEnergy | None = Field(None, description="Where `include_energy` was set.")
+
+
+class AskedFirst(Tokens):
+    """An answer that a cascade has thrown away."""
+
+    model: str
+
+
+class RequestRoute(Answer):
+    """How a request for the model `auto` came to its model."""
+
+    model: str = Field(description="Who answered.")
+    reason: str
+    asked_first: AskedFirst | None = Field(None, description="Not part of the other counts.")
+
+
+class Usage(Tokens):
+    """Tokens of a request."""
+
+    route: RequestRoute | None = Field(None, description="Where the model was `auto`.")
 
 
 class CompletionLogprobs(Answer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -21,7 +22,10 @@ class StreamOptions(StrictModel):
 class SamplingFields(StrictModel):
     """Fields of both completion endpoints that say how to sample and when to stop."""
 
-    model: str | None = Field(None, description="May be left out where one model is served.")
+    model: str | None = Field(
+        None,
+        description="May be left out where one model is served; `auto` where a policy chooses.",
+    )
     n: int | None = optional("Number of answers.", minimum=1, maximum=256)
     temperature: float | None = optional("0 is greedy; default 1.", minimum=0, maximum=100)
     top_p: float | None = optional(exclusiveMinimum=0, maximum=1)
@@ -97,6 +101,14 @@ class SamplingFields(StrictModel):
                 field="structured_outputs",
             )
         return specs[0] if specs else None
+
+    @abstractmethod
+    def prompt_text(self) -> str:
+        """Return the text that a routing policy reads.
+
+        Raises:
+            PromptError: If there is none.
+        """
 
     @property
     def wants_usage(self) -> bool:

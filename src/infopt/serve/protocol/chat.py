@@ -140,6 +140,10 @@ class ChatRequest(SamplingFields):
             raise PromptError("messages is an empty list.", field="messages", value=[])
         return messages_for_template(self.messages)
 
+    def prompt_text(self) -> str:
+        """Return the texts of all messages, one after the other."""
+        return "\n".join(message.text() for message in self.messages)
+
     def params(self) -> SamplingParams:
         """Return the sampling parameters.
 

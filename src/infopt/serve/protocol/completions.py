@@ -44,6 +44,17 @@ class CompletionRequest(SamplingFields):
             return [prompt]  # type: ignore[list-item]
         return list(prompt)  # type: ignore[arg-type]
 
+    def prompt_text(self) -> str:
+        """Return the prompts, one after the other; ids mean nothing before a model is chosen."""
+        prompts = self.prompts()
+        if not all(isinstance(prompt, str) for prompt in prompts):
+            raise PromptError(
+                "token ids belong to the vocabulary of one model, and auto may choose any.",
+                field="prompt",
+                remedy="Give text, or name a model.",
+            )
+        return "\n".join(map(str, prompts))
+
     def params(self, room: int) -> SamplingParams:
         """Return the sampling parameters.
 
