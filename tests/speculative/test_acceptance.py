@@ -49,8 +49,7 @@ def test_an_output_is_judged_like_the_others_until_it_is_known() -> None:
 def test_what_comes_back_is_learned_by_position_and_output() -> None:
     acceptance = Acceptance(3)
     for _ in range(300):
-        acceptance.note_given(1, wanted=3, given=2)
-        acceptance.note_given(2, wanted=3, given=0)
+        acceptance.note_given([1, 2], wanted=[3, 3], given=[2, 0])
     assert acceptance.given_shares() == pytest.approx([0.5, 0.5, 0.0], abs=0.02)
     rows = acceptance.availability([1, 2])
     assert rows[0, 0] > 0.8 > 0.2 > rows[1, 0]

@@ -20,6 +20,8 @@ from infopt.speculative.controller import AutoControl
 from infopt.speculative.theory import expected_tokens
 
 LONGEST = 8
+RIGHT, WRONG = 1, 0
+"""Tokens: all guesses are the former, an output has it with the probability that it is guessed."""
 
 
 def flat_then_linear(knee: float, slope: float = 1.0) -> Callable[[int], float]:
@@ -49,17 +51,20 @@ class World:
     given: float = 1.0
     noise: float = 0.0
     max_tokens: int = LONGEST
+    num_waiting: int = 1
 
     def __post_init__(self) -> None:
         self.clock, self.rng, self.step = VirtualClock(), random.Random(7), 0
-        self.control = AutoControl(self.clock)
+        self.control = AutoControl(self.clock, LONGEST)
         self.num_tokens, self.lengths = 0, [0] * (LONGEST + 1)
+        self.running = list(range(self.batch))
+        self.texts: list[list[int]] = [[RIGHT] for _ in range(self.batch)]
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
         longest = max(request.max_tokens for request in requests)
         self.clock.advance(self.per_output_s * len(requests) + self.per_position_s * longest)
         has = [self.rng.random() < self.given for _ in requests]
-        return [[1] * r.max_tokens if own else [] for r, own in zip(requests, has, strict=True)]
+        return [[RIGHT] * r.max_tokens if own else [] for r, own in zip(requests, has, strict=True)]
 
     def forget(self, seq_id: int) -> None:
         """Nothing is remembered."""
@@ -71,22 +76,37 @@ class World:
             self._step()
         return (self.num_tokens - before) / (self.clock.now() - start_s)
 
+    def drain(self, num_tokens: int) -> float:
+        """Let new outputs make so many tokens each; return the seconds until the last ends."""
+        first, start_s = len(self.texts), self.clock.now()
+        self.texts += [[RIGHT] for _ in range(self.batch)]
+        self.running = list(range(first, first + self.batch))
+        while self.running:
+            self._step()
+            for i in [i for i in self.running if len(self.texts[i]) > num_tokens]:
+                self.running.remove(i)
+                self.control.forget(i)
+        return self.clock.now() - start_s
+
     def _step(self) -> None:
-        requests = [DraftRequest(i, [1], LONGEST) for i in range(self.batch)]
-        asks = self.control.wants_drafts()
-        drafts = self.control.propose(self, requests) if asks else [[]] * self.batch
-        lengths = [len(draft) for draft in drafts]
-        passes = tuple(self._verify(i, n) for i, n in enumerate(lengths) if n)
-        seconds = self.step_s(self.batch + sum(lengths))
+        requests = [DraftRequest(i, self.texts[i], LONGEST) for i in self.running]
+        batch = len(requests)
+        asks = self.control.wants_drafts(batch)
+        drafts = [[]] * batch
+        if asks:
+            drafts = self.control.propose(self, requests, num_waiting=self.num_waiting)
+        lengths = self.lengths_now = [len(draft) for draft in drafts]
+        verified = [self._verify(i, n) for i, n in zip(self.running, lengths, strict=True)]
+        seconds = self.step_s(batch + sum(lengths))
         seconds *= 1 + self.noise * self.rng.uniform(-1, 1)
         self.clock.advance(seconds)
         outcome = StepOutcome(
-            num_rows=self.batch,
-            num_decodes=self.batch,
+            num_rows=batch,
+            num_decodes=batch,
             num_guesses=sum(lengths),
             seconds=seconds,
             draft_s=self.control.take_draft_s(),
-            passes=passes,
+            passes=tuple(p for p in verified if p.num_judged),
         )
         self.num_tokens += outcome.num_tokens
         for length in lengths:
@@ -96,8 +116,12 @@ class World:
 
     def _verify(self, output: int, length: int) -> DraftedPass:
         kept = 0
-        while kept < length and self.rng.random() < self.alpha(self.step, output):
+        while self.rng.random() < self.alpha(self.step, output):
+            self.texts[output].append(RIGHT)
+            if kept == length:  # the token after the guesses is as good as any
+                return DraftedPass(output, length, kept, kept + 1)
             kept += 1
+        self.texts[output].append(WRONG)
         return DraftedPass(output, length, kept, kept + 1)
 
     def rate(self, length: int, alpha: float) -> float:
@@ -192,7 +216,7 @@ def test_outputs_that_keep_nothing_get_nothing() -> None:
         world.run(1)
         if step > 400:
             for output in range(8):
-                chosen[output] += world.control._last_tried.get(output) == step
+                chosen[output] += world.lengths_now[output] > 0
     assert min(chosen[1::2]) > 700
     assert max(chosen[0::2]) < 120
     assert world.run(500) > 1.7 * world.rate(0, 0.0)
@@ -214,6 +238,42 @@ def test_rare_guesses_that_are_right_are_verified() -> None:
     assert gain_of(world, 0.9) > 0.95
 
 
+@pytest.mark.parametrize("alphas", [(0.0, 0.9), (0.5,)])
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("curve", ["weights-limit", "linear", "jump"])
+def test_the_last_output_of_a_batch_is_not_late(
+    curve: str, batch: int, alphas: tuple[float, ...]
+) -> None:
+    """Whatever the others copy: guesses for them make the steps of all longer."""
+    world = World(
+        CURVES[curve], lambda _, i: alphas[i % len(alphas)], batch, 8e-6, noise=0.05, num_waiting=0
+    )
+    world.drain(50)
+    guessing_s = sum(world.drain(100) for _ in range(3))
+    plain_s = 3 * 100 * world.step_s(batch)
+    assert guessing_s < 1.03 * plain_s, world.control.describe()
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_batch_that_copies_ends_earlier(batch: int) -> None:
+    world = World(flat_then_linear(32), lambda *_: 0.9, batch, 8e-6, noise=0.05, num_waiting=0)
+    world.drain(200)
+    assert world.drain(100) < 100 * world.step_s(batch) / (2.5 if batch == 1 else 1.5)
+
+
+def test_with_others_waiting_tokens_per_second_count_alone() -> None:
+    """One of eight outputs copies nothing. Nobody waits: it is not delayed. Others wait: it is."""
+    rates = []
+    for num_waiting in (0, 1):
+        curve = flat_then_linear(8, slope=0.4)
+        world = World(curve, lambda _, i: 0.9 * (i > 0), 8, num_waiting=num_waiting)
+        world.run(200)
+        rates.append(world.run(400))
+    plain = 8 / world.step_s(8)
+    assert 0.98 * plain < rates[0] < 1.15 * plain
+    assert rates[1] > 1.3 * plain
+
+
 def test_predicted_and_measured_gain_agree() -> None:
     world = World(CURVES["knee-at-4"], lambda *_: 0.7, per_position_s=5e-5, noise=0.05)
     world.run(300)
@@ -233,8 +293,8 @@ def test_prompts_in_a_step_do_not_count_as_gain() -> None:
     world = World(CURVES["expensive"], lambda *_: 0.5, batch=4)
     world.run(200)
     for _ in range(200):
-        requests = [DraftRequest(i, [1], LONGEST) for i in range(4)]
-        lengths = [len(d) for d in world.control.propose(world, requests, num_other_rows=252)]
+        requests = [DraftRequest(i, world.texts[i], LONGEST) for i in range(4)]
+        lengths = [len(d) for d in world.control.propose(world, requests, 252, num_waiting=1)]
         passes = tuple(world._verify(i, n) for i, n in enumerate(lengths) if n)
         seconds = world.step_s(256 + sum(lengths))
         outcome = StepOutcome(256, 4, sum(lengths), seconds, world.control.take_draft_s(), passes)
@@ -255,11 +315,10 @@ def test_the_same_world_gives_the_same_decisions() -> None:
 def test_ended_outputs_are_forgotten() -> None:
     world = World(CURVES["linear"], lambda *_: 0.6, batch=3)
     world.run(50)
-    assert world.control._acceptance is not None
-    assert world.control._acceptance.num_outputs == 3
+    assert world.control._forecast.acceptance.num_outputs == 3
     for output in range(3):
         world.control.forget(output)
-    assert world.control._acceptance.num_outputs == 0
-    assert not world.control._last_tried
+    assert world.control._forecast.acceptance.num_outputs == 0
+    assert not world.control._tries._latest
     world.control.forget(99)
     assert world.control.propose(world, []) == []

@@ -32,7 +32,7 @@ def test_what_was_measured_is_expected() -> None:
     assert table[6] == pytest.approx(1.3)
     assert costs.num_plain(4) == 5
     assert costs.num_plain(5) == 0
-    assert costs.most_guesses == 6
+    assert costs.most_guesses(4) == 6
 
 
 def test_between_measured_numbers_a_convex_curve_is_expected() -> None:
@@ -93,9 +93,13 @@ def test_guesses_that_were_not_seen_for_long_are_forgotten() -> None:
     seen(costs, 1, 0, 1.0)
     seen(costs, 1, 4, 3.0)
     assert costs.table(1, 4)[4] == pytest.approx(3.0)
+    seen(costs, 1, 1, 1.5)
     seen(costs, 1, 0, 1.0, times=1100)
+    assert costs.table(1, 4)[4] == pytest.approx(3.0), "the last one seen stays for longer"
+    assert costs.most_guesses(1) == 1
+    seen(costs, 1, 0, 1.0, times=8000)
     assert costs.table(1, 4)[4] == pytest.approx(1.0)
-    assert costs.most_guesses == 0
+    assert costs.most_guesses(1) == 0
 
 
 def test_description_holds_every_mean() -> None:

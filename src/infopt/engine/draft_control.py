@@ -77,12 +77,17 @@ class DraftControl:
         self._clock = clock
         self._draft_s = 0.0
 
-    def wants_drafts(self) -> bool:
+    def wants_drafts(self, num_running: int) -> bool:
         """Whether to ask at all in the coming step; asked once per step, before anything else."""
+        del num_running
         return True
 
     def propose(
-        self, drafter: Drafter, requests: Sequence[DraftRequest], num_other_rows: int = 0
+        self,
+        drafter: Drafter,
+        requests: Sequence[DraftRequest],
+        num_other_rows: int = 0,
+        num_waiting: int = 0,
     ) -> Sequence[Guesses]:
         """Return the guesses for each request, none where none are wanted.
 
@@ -90,8 +95,9 @@ class DraftControl:
             drafter: Whom to ask.
             requests: Outputs that may be continued by guesses.
             num_other_rows: Tokens that running sequences compute in the step beside them.
+            num_waiting: Sequences that wait for a place in the batch.
         """
-        del num_other_rows
+        del num_other_rows, num_waiting
         return self._timed(drafter, requests)
 
     def observe(self, outcome: StepOutcome) -> None:

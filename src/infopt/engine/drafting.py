@@ -173,7 +173,7 @@ class DraftTarget:
 
 
 def propose_drafts(
-    drafter: Drafter, control: DraftControl, running: SequenceOf[Sequence]
+    drafter: Drafter, control: DraftControl, running: SequenceOf[Sequence], num_waiting: int
 ) -> dict[Sequence, Draft]:
     """Ask for guesses for the sequences that decode; sequences without one are left out.
 
@@ -184,8 +184,9 @@ def propose_drafts(
         drafter: Guesses.
         control: Decides whom to ask, and how much of the answer to verify.
         running: Sequences that are being computed.
+        num_waiting: Sequences that wait for a place among them.
     """
-    if not control.wants_drafts():
+    if not control.wants_drafts(len(running)):
         return {}
     wanted = [s for s in running if s.is_decoding and s.num_remaining_tokens > 1]
     requests = [
@@ -195,7 +196,7 @@ def propose_drafts(
     if not requests:
         return {}
     num_other_rows = sum(s.num_pending for s in running) - len(requests)
-    found = control.propose(drafter, requests, num_other_rows)
+    found = control.propose(drafter, requests, num_other_rows, num_waiting)
     return {
         sequence: _as_draft(guesses).cut(request.max_tokens)
         for sequence, request, guesses in zip(wanted, requests, found, strict=True)

@@ -147,7 +147,9 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """Choose the next step."""
         # First of all: a drafter that fails must not leave a step half made.
-        drafts = propose_drafts(self.drafter, self.control, self.running) if self.drafter else {}
+        drafts = {}
+        if self.drafter is not None:
+            drafts = propose_drafts(self.drafter, self.control, self.running, len(self.waiting))
         plan = StepPlan()
         budget = self._schedule_running(plan, self.config.max_num_batched_tokens)
         if not plan.preempted:

@@ -28,6 +28,8 @@ _PRIOR_PASSES = 2.0
 _SHRINK_PASSES = 12.0
 _DECAY_ALL = 1 - 1 / 256
 _DECAY_ONE = 1 - 1 / 48
+_MOST_NEW = 32
+"""Runs that are taken in together: decay is too slow for their order to matter."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,40 @@ class _Share:
     def towards(self, share: float, strength: float) -> float:
         """Return the share, pulled towards another one by so many trials."""
         return (self.kept + strength * share) / (self.judged + strength)
+
+
+class _Counts:
+    """Successes and trials by position, decayed; taken in when they are asked for."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self._successes, self._trials = np.zeros((2, max_tokens))
+        self._new: list[tuple[int, int]] = []
+        self._shares: list[float] = []
+
+    def add(self, successes: Sequence[int], trials: Sequence[int]) -> None:
+        """Take in runs: so many positions from the first were successes, and trials."""
+        self._new.extend(zip(successes, trials, strict=True))
+        if len(self._new) > _MOST_NEW:
+            self._take_in()
+
+    def shares(self, first: float) -> list[float]:
+        """Return the share of successes by position, each starting from the one before it."""
+        if self._new or not self._shares:
+            self._take_in()
+            self._shares, share = [], first
+            for kept, judged in zip(self._successes.tolist(), self._trials.tolist(), strict=True):
+                share = (kept + _PRIOR_PASSES * share) / (judged + _PRIOR_PASSES)
+                self._shares.append(share)
+        return self._shares
+
+    def _take_in(self) -> None:
+        decay = _DECAY_ALL ** len(self._new)
+        self._successes *= decay
+        self._trials *= decay
+        for kept, judged in self._new:
+            self._successes[:kept] += 1
+            self._trials[:judged] += 1
+        self._new.clear()
 
 
 class _Output:
@@ -65,8 +101,7 @@ class Acceptance:
     def __init__(self, max_tokens: int) -> None:
         """Know nothing."""
         self._max_tokens = max_tokens
-        self._kept = [_Share() for _ in range(max_tokens)]
-        self._given = [_Share() for _ in range(max_tokens)]
+        self._kept, self._given = _Counts(max_tokens), _Counts(max_tokens)
         self._outputs: dict[int, _Output] = {}
 
     @property
@@ -74,20 +109,22 @@ class Acceptance:
         """Outputs that something is remembered of."""
         return len(self._outputs)
 
-    def note_given(self, seq_id: int, wanted: int, given: int) -> None:
-        """Take in how many guesses came back."""
-        for position in range(wanted):
-            self._given[position].add(given > position, 1.0, _DECAY_ALL)
-        self._of(seq_id).given.add(given > 0, 1.0, _DECAY_ONE)
+    def note_given(
+        self, seq_ids: Sequence[int], wanted: Sequence[int], given: Sequence[int]
+    ) -> None:
+        """Take in how many guesses came back, per output asked."""
+        self._given.add(given, wanted)
+        for seq_id, count in zip(seq_ids, given, strict=True):
+            self._of(seq_id).given.add(count > 0, 1.0, _DECAY_ONE)
 
     def note_kept(self, drafted: DraftedPass) -> None:
         """Take in what became of the guesses of a pass."""
-        judged = min(drafted.num_accepted + 1, drafted.num_judged)  # nothing behind a wrong one
-        for position, share in enumerate(self._kept):
-            share.add(position < drafted.num_accepted, position < judged, _DECAY_ALL)
+        kept = drafted.num_accepted
+        judged = min(kept + 1, drafted.num_judged)  # nothing behind a wrong one
+        self._kept.add([kept], [judged])
         one = self._of(drafted.seq_id)
-        one.first.add(drafted.num_accepted > 0, judged > 0, _DECAY_ONE)
-        one.later.add(max(drafted.num_accepted - 1, 0), max(judged - 1, 0), _DECAY_ONE)
+        one.first.add(kept > 0, judged > 0, _DECAY_ONE)
+        one.later.add(max(kept - 1, 0), max(judged - 1, 0), _DECAY_ONE)
 
     def forget(self, seq_id: int) -> None:
         """Drop an output."""
@@ -95,19 +132,11 @@ class Acceptance:
 
     def kept_shares(self) -> list[float]:
         """Return, by position, how often a guess is kept when those before it were."""
-        shares, share = [], PRIOR_SHARE
-        for position in self._kept:
-            share = position.towards(share, _PRIOR_PASSES)
-            shares.append(share)
-        return shares
+        return self._kept.shares(PRIOR_SHARE)
 
     def given_shares(self) -> list[float]:
         """Return, by position, how often a drafter that is asked gives that many guesses."""
-        shares, share = [], 1.0
-        for position in self._given:
-            share = min(position.towards(share, _PRIOR_PASSES), share)
-            shares.append(share)
-        return shares
+        return np.minimum.accumulate(self._given.shares(1.0)).tolist()
 
     def survival(self, seq_ids: Sequence[int]) -> Floats:
         """Return the probability that the first j guesses of each output are all kept.

@@ -60,4 +60,5 @@ class AutoOptions:
 
     def make_control(self, clock: Clock) -> DraftControl:
         """Return what chooses lengths."""
-        return AutoControl(clock, self.probe_share)
+        most = read_options(self.drafter).num_speculative_tokens
+        return AutoControl(clock, most, self.probe_share)

@@ -26,8 +26,12 @@ _MEMORY = 24
 """Steps that a mean reaches back, about."""
 _STALE_STEPS = 1000
 """Steps after which a time of guesses is forgotten if it was not seen again."""
+_LAST_STAYS = 8
+"""Times longer that the last one seen is remembered: with nothing known, too many are tried."""
 _TABLE_STEPS = 16
 """Steps for which a curve is not drawn anew, unless a class was seen for the first time."""
+_FIT_STEPS = 8
+"""Proposals after which their times are computed anew."""
 _CLIP = 2.0
 """A step counts at most this many times as long as those before it: pauses are not its size."""
 
@@ -97,11 +101,10 @@ class StepCosts:
         mean = self._plain.get(size_class(num_rows))
         return mean.count if mean else 0
 
-    @property
-    def most_guesses(self) -> float:
-        """Most guesses a step had so far."""
-        means = (m.size for by_class in self._drafted.values() for m in by_class.values())
-        return max(means, default=0.0)
+    def most_guesses(self, num_rows: int) -> float:
+        """Return the most guesses that a step with about so many rows had lately."""
+        means = self._drafted.get(size_class(num_rows), {}).values()
+        return max((mean.size for mean in means), default=0.0)
 
     def plain_s(self, num_rows: float) -> float:
         """Return the seconds of a step without guesses (0 before the first)."""
@@ -155,9 +158,12 @@ class StepCosts:
 
     def _drop_stale(self) -> None:
         oldest = self._num_steps - _STALE_STEPS
+        oldest_last = self._num_steps - _LAST_STAYS * _STALE_STEPS
         for row_class, means in list(self._drafted.items()):
-            for guess_class in [c for c, mean in means.items() if mean.latest < oldest]:
-                del means[guess_class]
+            last = max(means, key=lambda c: means[c].latest)
+            for guess_class, mean in list(means.items()):
+                if mean.latest < (oldest_last if guess_class == last else oldest):
+                    del means[guess_class]
             if not means:
                 del self._drafted[row_class]
 
@@ -200,7 +206,8 @@ class DraftCosts:
         self._by_position = decay * self._by_position + longest**2
         self._of_output = decay * self._of_output + num_asked * seconds
         self._of_position = decay * self._of_position + longest * seconds
-        self._fit()
+        if self._count <= _FIT_STEPS or self._count % _FIT_STEPS == 0:
+            self._fit()
 
     def seconds(self, num_asked: Any, longest: Any) -> Any:
         """Return the seconds of proposals, numbers or arrays of them."""

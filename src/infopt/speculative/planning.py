@@ -30,6 +30,10 @@ MARGIN = 0.02
 is overestimated most, and smaller gains drown in that."""
 
 
+_TRUST = 0.5
+"""Share of the tokens expected of an output's own guesses that others may delay it for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """The step that is about to be computed, without guesses.
@@ -51,6 +55,11 @@ class Scene:
         """Whether it does nothing but decode."""
         return self.num_rows == self.num_tokens
 
+    @property
+    def step_s(self) -> float:
+        """Time of a step that only decodes."""
+        return self.token_s * self.num_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class LengthPlan:
@@ -61,12 +70,14 @@ class LengthPlan:
         tokens: Expected tokens of the step.
         seconds: Expected time, proposing included.
         speedup: Tokens per second over those without guesses.
+        is_held_back: Whether others would be too late for any length that pays.
     """
 
     lengths: NDArray[np.int64]
     tokens: float
     seconds: float
     speedup: float
+    is_held_back: bool = False
 
 
 def plan_lengths(
@@ -78,6 +89,7 @@ def plan_lengths(
     step_s: Floats,
     draft_s: Callable[[Any, Any], Any],
     max_guesses: int,
+    room_s: Floats | None = None,
 ) -> LengthPlan:
     """Return the best lengths; all 0 where no length gains ``MARGIN``.
 
@@ -89,6 +101,8 @@ def plan_lengths(
         step_s: Seconds of the step with 0, 1, ... guesses, up to ``max_guesses`` at least.
         draft_s: Seconds of proposing by outputs asked and longest draft.
         max_guesses: Most guesses in all.
+        room_s: Seconds by which each output may be late, what its own guesses save apart; None does
+            not ask.
     """
     outputs, positions = np.nonzero(_POSITIONS[: survival.shape[1]] < limits[:, None])
     likely = survival[outputs, positions]
@@ -107,12 +121,30 @@ def plan_lengths(
         np.cumsum(positions == 0), np.maximum.accumulate(positions) + 1
     )
     gains = _gains(scene, tokens, seconds)
-    best = int(np.argmax(gains)) if len(gains) else 0
-    if not len(gains) or gains[best] < 1 + MARGIN:
+    num_patient = len(gains)
+    if room_s is not None and num_patient:
+        most_s = scene.plain_s + _least_room(scene, room_s, survival, given, limits)
+        num_patient = int(np.searchsorted(seconds, most_s, side="right"))
+    best = int(np.argmax(gains[:num_patient])) if num_patient else 0
+    if not num_patient or gains[best] < 1 + MARGIN:
         nothing = np.zeros(len(limits), dtype=np.int64)
-        return LengthPlan(nothing, scene.num_tokens, scene.plain_s, 1.0)
+        is_held_back = bool((gains[num_patient:] >= 1 + MARGIN).any())
+        return LengthPlan(nothing, scene.num_tokens, scene.plain_s, 1.0, is_held_back)
     lengths = np.bincount(outputs[: best + 1], minlength=len(limits))
     return LengthPlan(lengths, float(tokens[best]), float(seconds[best]), float(gains[best]))
+
+
+def _least_room(
+    scene: Scene,
+    room_s: Floats,
+    survival: Floats,
+    given: Floats | None,
+    limits: NDArray[np.int64],
+) -> float:
+    """Return the seconds that the step may take longer: until the first output is too late."""
+    own = survival if given is None else survival * given
+    kept = (own * (_POSITIONS[: own.shape[1]] < limits[:, None])).sum(axis=1)
+    return float((room_s + _TRUST * kept * scene.step_s).min())
 
 
 def _at(table: Floats, sizes: NDArray[Any]) -> Floats:

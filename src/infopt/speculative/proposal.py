@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from infopt.engine.draft_control import StepOutcome
 from infopt.speculative.planning import LengthPlan, Scene
 
 Decision = Literal["learn", "off", "empty", "on", "probe"]
 """Without guesses to learn what that takes; without because none pay; the drafter had none; with
-guesses that are expected to pay; with one that is not."""
+guesses that are expected to pay; with a try of one output that is not."""
 
 DECISIONS: tuple[Decision, ...] = get_args(Decision)
 
@@ -22,6 +26,9 @@ class Proposal:
     Attributes:
         decision: In a word.
         scene: The step without guesses.
+        seq_ids: Outputs that may be continued by guesses.
+        is_patient: Whether others may be late by so much only.
+        room_s: Seconds by which each may still be late, once that is asked for.
         plan: Lengths expected to pay; None where nothing was planned.
         probed: Output that is tried although that is not expected to pay.
         probe_s: Expected time of its guess.
@@ -29,6 +36,9 @@ class Proposal:
 
     decision: Decision
     scene: Scene
+    seq_ids: Sequence[int]
+    is_patient: bool = False
+    room_s: NDArray[np.float64] | None = None
     plan: LengthPlan | None = None
     probed: int | None = None
     probe_s: float = 0.0
