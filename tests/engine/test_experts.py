@@ -48,7 +48,9 @@ def record(llm: LLM) -> list[Recorder]:
 def test_padding_is_never_routed(tiny_model_dir: Callable[..., Path], scheduling: str) -> None:
     """Prompts of 3 to 40 tokens side by side, padded to the longest where the batch is padded."""
     options: dict[str, Any] = {"scheduling": scheduling, "max_num_seqs": 4}
-    with LLM(str(tiny_model_dir("qwen3_moe")), dtype="float32", **options) as llm:
+    folder = str(tiny_model_dir("qwen3_moe"))
+    # Only layers that run op by op can be listened to.
+    with LLM(folder, dtype="float32", backend="reference", **options) as llm:
         recorders, llm.engine.step_log = record(llm), []
         assert len(recorders) == 2
         llm.generate(PROMPTS, GREEDY, use_tqdm=False)
@@ -132,5 +134,4 @@ def test_records_say_what_runs_the_experts(tiny_model_dir: Callable[..., Path]) 
     with LLM(str(tiny_model_dir("mixtral")), dtype="float32") as llm:
         ops = llm.stats()["ops"]
     assert ops["experts"]["backend"] == "cpu"
-    assert ops["layer_stack"]["backend"] == "reference"
-    assert "3 of 3 layers are mixtures of experts (MoE)" in ops["layer_stack"]["reason"]
+    assert ops["layer_stack"]["backend"] == ops["route"]["backend"] == "cpu"

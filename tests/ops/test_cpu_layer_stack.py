@@ -22,7 +22,7 @@ from infopt.ops.mlp import DenseMlp, SparseMlp
 from infopt.ops.rotary import HeadNorms
 from infopt.ops.router import Routing
 
-HIDDEN, HEADS, KV_HEADS, DIM, MLP = 48, 6, 2, 16, 80
+HIDDEN, HEADS, KV_HEADS, DIM, MLP, EXPERTS = 48, 6, 2, 16, 80, 6
 BLOCK = 16
 SEQUENCES = [(1, 1), (40, 1), (17, 1), (23, 7), (5, 5), (64, 33)]
 
@@ -98,6 +98,7 @@ def make_case(cpu_isa: str) -> Callable[..., Case]:
         has_bias: bool = False,
         head_norms: bool = False,
         sandwich: bool = False,
+        experts: dict[str, Any] | None = None,
         sequences: list[tuple[int, int]] = SEQUENCES,
     ) -> Case:
         random = torch.Generator().manual_seed(1)
@@ -109,14 +110,33 @@ def make_case(cpu_isa: str) -> Callable[..., Case]:
             bias = rand(out_features).to(dtype) if has_bias else None
             return linear(rand(out_features, in_features, scale=0.15).to(dtype), bias)
 
+        def gated(inner: int) -> DenseMlp:
+            return DenseMlp(product(2 * inner, HIDDEN), product(HIDDEN, inner))
+
+        def mixture(routing: Routing, shared: bool = False, gate: bool = False) -> SparseMlp:
+            ops = resolve_ops("auto", torch.device("cpu"), dtype)
+            each = [gated(32) for _ in range(EXPERTS)]
+            parts = [mlp.gate_up for mlp in each], [mlp.down for mlp in each]
+            spec = ExpertSpec(*parts, "silu", dtype)
+            return SparseMlp(
+                router=dense(rand(EXPERTS + gate, HIDDEN, scale=0.3).to(dtype), None),
+                routing=routing,
+                bias=rand(EXPERTS, scale=0.1),
+                spec=spec,
+                experts=ops.experts(spec, ops),
+                shared=gated(64) if shared else None,
+                is_gated=gate,
+            )
+
         def layer(kind: str) -> LayerWeights:
+            is_sparse = experts is not None and kind == "window"
             return LayerWeights(
                 kind=kind,
                 input_norm=1 + rand(HIDDEN, scale=0.2),
                 qkv=product((HEADS + 2 * KV_HEADS) * DIM, HIDDEN),
                 output=product(HIDDEN, HEADS * DIM),
                 post_attention_norm=1 + rand(HIDDEN, scale=0.2),
-                mlp=DenseMlp(product(2 * MLP, HIDDEN), product(HIDDEN, MLP)),
+                mlp=mixture(**experts) if is_sparse else gated(MLP),
                 head_norms=HeadNorms(1 + rand(DIM), 1 + rand(DIM), 1e-6) if head_norms else None,
                 pre_mlp_norm=1 + rand(HIDDEN, scale=0.2) if sandwich else None,
                 post_mlp_norm=1 + rand(HIDDEN, scale=0.2) if sandwich else None,
@@ -374,19 +394,109 @@ def test_a_foreign_product_runs_op_by_op_and_says_so(make_case):
     assert "DenseLinear" in stack.choice.reason
 
 
-def test_experts_run_op_by_op_and_the_reason_names_them(make_case):
-    case = make_case()
+MIXTURES: dict[str, dict[str, Any]] = {
+    "softmax": {"routing": Routing(2)},
+    "sigmoid": {"routing": Routing(3, "sigmoid", num_groups=3, top_groups=2, factor=1.5)},
+    "shared": {"routing": Routing(2, renormalize=False), "shared": True},
+    "gated": {"routing": Routing(1), "shared": True, "gate": True},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("linear", [dense, coded, static])
+@pytest.mark.parametrize("mixture", MIXTURES)
+def test_experts_have_the_bits_of_the_single_ops(make_case, dtype, linear, mixture):
+    """One layer is dense, one is not; both leave the choices where they are asked for."""
+    case = make_case(dtype, linear=linear, experts=MIXTURES[mixture])
+    plain, _ = case.run(fused)
+    top_k, found = MIXTURES[mixture]["routing"].top_k, []
+    for make in (fused, Case.op_by_op):
+        room = torch.full((1, case.x.shape[0], top_k), -7)
+        case.ctx = replace(case.ctx, expert_ids=room)
+        hidden, pages = case.run(make)
+        found.append((hidden, pages, room))
+    for mine, other in zip(*found, strict=True):
+        assert torch.equal(mine, other)
+    assert torch.equal(found[0][0], plain)
+    assert ((found[0][2] >= 0) & (found[0][2] < EXPERTS)).all()
+    assert len(found[0][2].unique()) > 2
+
+
+def test_experts_do_not_depend_on_a_row_s_neighbours(make_case):
+    case = make_case(experts=MIXTURES["gated"])
+    together, _ = case.run(fused)
+    start = sum(n for _, n in SEQUENCES[:3])
+    case.ctx = replace_context(case.ctx, keep=3)
+    rows = slice(start, start + SEQUENCES[3][1])
+    case.x = case.x[rows]
+    case.rotations = {k: (c[rows], s[rows]) for k, (c, s) in case.rotations.items()}
+    alone, _ = case.run(fused)
+    assert torch.equal(alone, together[rows])
+
+
+def test_padding_goes_to_no_expert(make_case):
+    """Rows that write to the null page; the others do not notice them."""
+    case = make_case(experts=MIXTURES["shared"])
+    for group in case.ctx.groups:
+        group.slots[:2] = torch.tensor([0, 5])
+    found = []
+    for make in (fused, Case.op_by_op):
+        case.ctx = replace(case.ctx, expert_ids=torch.zeros(1, case.x.shape[0], 2).long())
+        hidden, _ = case.run(make)
+        found.append((hidden, case.ctx.expert_ids))
+    for mine, other in zip(*found, strict=True):
+        assert torch.equal(mine, other)
+    ids = found[0][1][0]
+    assert (ids[:2] == -1).all() and (ids[2:] >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("room", "message"),
+    [
+        (torch.zeros(1, 3, 2).long(), "expert_ids must have shape"),
+        (torch.zeros(2, 53, 2).long(), "expert_ids must have shape"),
+        (torch.zeros(1, 53, 2), "expert_ids must be"),
+    ],
+)
+def test_room_for_choices_that_does_not_fit_is_refused(make_case, room, message):
+    case = make_case(experts=MIXTURES["softmax"])
+    if room.shape[1] > 3:
+        room = room.new_zeros(room.shape[0], case.x.shape[0], 2)
+    case.ctx = replace(case.ctx, expert_ids=room)
+    with pytest.raises((ValueError, TypeError), match=message):
+        case.run(fused)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"router": PackedLinear(torch.ones(EXPERTS, HIDDEN + 1))}, "router takes"),
+        ({"router": PackedLinear(torch.ones(EXPERTS + 1, HIDDEN))}, "router returns 7 values"),
+        ({"is_gated": True}, "router returns 6 values"),
+        ({"bias": torch.zeros(5)}, "bias must have shape"),
+        ({"routing": Routing(7)}, "cannot choose 7 of 6"),
+        (
+            {"shared": DenseMlp(PackedLinear(torch.ones(2 * MLP, HIDDEN)),
+                                PackedLinear(torch.ones(HIDDEN, MLP - 1)))},
+            "the shared gate_up must return 158",
+        ),
+    ],
+)  # fmt: skip
+def test_mixtures_that_do_not_fit_are_refused(make_case, changes, message):
+    case = make_case(experts=MIXTURES["softmax"])
+    first, second = case.spec.layers
+    second = replace(second, mlp=replace(second.mlp, **changes))
+    case.spec = replace(case.spec, layers=[first, second])
+    with pytest.raises(ValueError, match=message):
+        fused(case)
+
+
+def test_experts_that_run_one_by_one_run_op_by_op_and_the_reason_says_so(make_case):
+    case = make_case(experts=MIXTURES["softmax"], linear=DenseLinear)
     ops = resolve_ops("auto", torch.device("cpu"), torch.float32)
-    dense = case.spec.layers[1].mlp
-    spec = ExpertSpec([dense.gate_up] * 3, [dense.down] * 3, "silu", torch.float32)
-    router, experts = ops.linear(torch.randn(3, HIDDEN)), ops.experts(spec, ops)
-    sparse = SparseMlp(router, Routing(2), None, spec, experts)
-    case.spec = replace(
-        case.spec, layers=[case.spec.layers[0], replace(case.spec.layers[1], mlp=sparse)]
-    )
     stack = load_layer_stack()(case.spec, case.pages, ops)
     assert isinstance(stack, OpByOpStack)
-    assert "1 of 2 layers are mixtures of experts (MoE)" in stack.choice.reason
+    assert "experts run one by one (no cpu: DenseLinear" in stack.choice.reason
 
 
 def test_norms_over_all_heads_run_op_by_op(make_case):

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infopt.ops import gpu
+from infopt.ops import cpu, gpu
+from infopt.ops.cpu.build import why_no_extension
 from infopt.ops.router import Routing, route
 
 LOGITS = [2.0, 1.0, 0.0, -1.0]
+
+Choose = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+
+
+@pytest.fixture(scope="module", params=["reference", "cpu"])
+def choose(request) -> Choose:
+    """The op, in each form that runs here."""
+    if request.param == "reference":
+        return route
+    if (reason := why_no_extension()) is not None:
+        pytest.skip(reason)
+    return cpu.load_route()
 
 
 def sigmoid(x: float) -> float:
@@ -24,43 +38,46 @@ def sigmoid(x: float) -> float:
 @pytest.mark.parametrize(
     ("renormalize", "expected"), [(True, [0.7311, 0.2689]), (False, [0.6439, 0.2369])]
 )
-def test_softmax_weights_with_and_without_renormalizing(shift, renormalize, expected) -> None:
+def test_softmax_weights_with_and_without_renormalizing(
+    choose: Choose, shift, renormalize, expected
+) -> None:
     """The flag must reach the weights; logits that are all negative change nothing."""
-    ids, weights = route(torch.tensor([LOGITS]) + shift, None, Routing(2, renormalize=renormalize))
+    routing = Routing(2, renormalize=renormalize)
+    ids, weights = choose(torch.tensor([LOGITS]) + shift, None, routing)
     assert ids.tolist() == [[0, 1]]
     assert weights[0].tolist() == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("num_experts", [8, 33, 128])
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
-def test_ties_go_to_the_lowest_ids(num_experts: int, scoring) -> None:
+def test_ties_go_to_the_lowest_ids(choose: Choose, num_experts: int, scoring) -> None:
     logits = torch.full((3, num_experts), -5.0)
     logits[1, 5] = logits[1, 7] = 1.0
-    ids, weights = route(logits, None, Routing(3, scoring))
+    ids, weights = choose(logits, None, Routing(3, scoring))
     assert ids.tolist() == [[0, 1, 2], [5, 7, 0], [0, 1, 2]]
     assert torch.allclose(weights[0], torch.full((3,), 1 / 3))
 
 
-def test_a_bias_chooses_and_does_not_weigh() -> None:
+def test_a_bias_chooses_and_does_not_weigh(choose: Choose) -> None:
     routing = Routing(1, "sigmoid", renormalize=False)
-    ids, weights = route(torch.tensor([[0.0, 1.0]]), torch.tensor([5.0, 0.0]), routing)
+    ids, weights = choose(torch.tensor([[0.0, 1.0]]), torch.tensor([5.0, 0.0]), routing)
     assert (ids.item(), weights.item()) == (0, 0.5)
 
 
-def test_groups_that_are_not_best_are_closed() -> None:
+def test_groups_that_are_not_best_are_closed(choose: Choose) -> None:
     """The best expert of all is in a group whose best two are worth less than another's."""
     logits = torch.tensor([[9.0, -9.0, 2.0, 1.9, 0.0, 0.0]])
     one = Routing(2, "sigmoid", num_groups=3, top_groups=1)
-    assert route(logits, None, one)[0].tolist() == [[0, 1]]
+    assert choose(logits, None, one)[0].tolist() == [[0, 1]]
     two = Routing(2, "sigmoid", num_groups=3, top_groups=1, best_two=True)
-    ids, weights = route(logits, None, two)
+    ids, weights = choose(logits, None, two)
     assert ids.tolist() == [[2, 3]]
     share = sigmoid(2.0) / (sigmoid(2.0) + sigmoid(1.9))
     assert weights[0].tolist() == pytest.approx([share, 1 - share], abs=1e-6)
 
 
-def test_weights_take_the_factor_after_they_sum_to_one() -> None:
-    _, weights = route(torch.randn(4, 16), None, Routing(6, "sigmoid", factor=2.5))
+def test_weights_take_the_factor_after_they_sum_to_one(choose: Choose) -> None:
+    _, weights = choose(torch.randn(4, 16), None, Routing(6, "sigmoid", factor=2.5))
     assert torch.allclose(weights.sum(-1), torch.full((4,), 2.5))
 
 
@@ -101,12 +118,12 @@ def routings(draw) -> tuple[int, Routing]:
 
 @settings(max_examples=80, deadline=None)
 @given(case=routings(), tokens=st.integers(1, 5), biased=st.booleans(), seed=st.integers(0, 2**20))
-def test_equals_float64(case, tokens: int, biased: bool, seed: int) -> None:
+def test_equals_float64(choose: Choose, case, tokens: int, biased: bool, seed: int) -> None:
     num_experts, routing = case
     random = torch.Generator().manual_seed(seed)
     logits = torch.randn(tokens, num_experts, generator=random) * 3
     bias = torch.randn(num_experts, generator=random) * 0.3 if biased else None
-    ids, weights = route(logits, bias, routing)
+    ids, weights = choose(logits, bias, routing)
     for row in range(tokens):
         given_bias = None if bias is None else bias.tolist()
         chosen, expected = exact(logits[row].tolist(), given_bias, routing)
@@ -116,15 +133,52 @@ def test_equals_float64(case, tokens: int, biased: bool, seed: int) -> None:
 
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("num_experts", [5, 8, 60, 128])
-def test_bits_of_a_row_do_not_depend_on_the_batch(num_experts: int, scoring) -> None:
+def test_bits_of_a_row_do_not_depend_on_the_batch(
+    choose: Choose, num_experts: int, scoring
+) -> None:
     """Rows are cut from a wider product, as they are where it also gates the shared expert."""
     routing = Routing(min(8, num_experts - 1), scoring, factor=1.7)
     wide = torch.randn(97, num_experts + 1)[:, :num_experts]
-    whole = route(wide, None, routing)
+    whole = choose(wide, None, routing)
     for part in (slice(0, 1), slice(5, 7), slice(11, 44), slice(96, 97)):
-        ids, weights = route(wide[part].clone(), None, routing)
+        ids, weights = choose(wide[part].clone(), None, routing)
         assert torch.equal(ids, whole[0][part])
         assert torch.equal(weights, whole[1][part])
+
+
+@pytest.mark.parametrize(("scoring", "biased"), [("softmax", False), ("sigmoid", True)])
+def test_the_cpp_op_chooses_alike_in_both_types(choose: Choose, scoring, biased: bool) -> None:
+    """Many rows, more than one thread; bfloat16 logits are widened, not rounded again."""
+    routing = Routing(8, scoring, num_groups=8, top_groups=4, best_two=True, factor=2.5)
+    wide = torch.randn(300, 257, generator=torch.Generator().manual_seed(0)) * 2
+    bias = torch.linspace(-0.2, 0.2, 256) if biased else None
+    for dtype in (torch.float32, torch.bfloat16):
+        logits = wide.to(dtype)[:, :256]
+        ids, weights = choose(logits, bias, routing)
+        expected_ids, expected = route(logits.float(), bias, routing)
+        assert ids.dtype == torch.int64
+        assert weights.dtype == torch.float32
+        assert torch.equal(ids, expected_ids)
+        assert torch.allclose(weights, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("bias", "routing", "message"),
+    [
+        (None, Routing(9), "cannot choose 9 of 8 experts"),
+        (None, Routing(0), "cannot choose 0 of 8"),
+        (None, Routing(1, num_groups=3), "8 experts do not form 3 groups"),
+        (None, Routing(1, num_groups=2, top_groups=3), "cannot choose 3 of 2 groups"),
+        (None, Routing(1, num_groups=8, best_two=True), "no best two"),
+        (torch.zeros(7), Routing(1), "bias must have shape"),
+        (torch.zeros(8, dtype=torch.float64), Routing(1), "bias must be"),
+    ],
+)
+def test_the_cpp_op_refuses_what_it_cannot_choose(bias, routing, message: str) -> None:
+    if (reason := why_no_extension()) is not None:
+        pytest.skip(reason)
+    with pytest.raises((ValueError, TypeError), match=message):
+        cpu.load_route()(torch.zeros(2, 8), bias, routing)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")

@@ -6,7 +6,9 @@
 #include "bind_linear.h"
 #include "bind_pages.h"
 #include "bind_rows.h"
+#include "bind_router.h"
 #include "bind_sampling.h"
+#include "bind_sparse.h"
 #include "bind_stack.h"
 
 namespace py = pybind11;
@@ -27,6 +29,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("pack_fp8", &infopt::pack_fp8_op);
   m.def("linear_fp8", &infopt::linear_fp8_op);
   m.def("draw_tokens", &infopt::draw_tokens_op);
+  m.def("route", &infopt::route_op);
+  m.def("add_shared", &infopt::add_shared_op);
   // Local: libraries for several instruction sets may be loaded side by side.
   const pybind11::module_local local;
   pybind11::class_<infopt::PackedProduct>(m, "PackedProduct", local)
@@ -43,5 +47,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
                           const std::vector<infopt::PackedProduct>&, const std::string&,
                           const infopt::Tensor&>())
       .def("forward", &infopt::Experts::forward);
+  pybind11::class_<infopt::SparseMlp, std::shared_ptr<infopt::SparseMlp>>(m, "SparseMlp", local)
+      .def(pybind11::init<const infopt::Experts&, const infopt::PackedProduct&,
+                          const std::optional<infopt::Tensor>&, const infopt::RoutingTuple&,
+                          const std::vector<infopt::PackedProduct>&, bool>());
   m.def("amx_available", &infopt::amx_available);
 }

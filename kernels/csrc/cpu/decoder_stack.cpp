@@ -18,17 +18,27 @@ struct Buffers {
   T* attended;
   T* gate_up;
   T* activated;
+  T* logits;       // of routers
+  T* shared;       // what shared experts add
+  int64_t* ids;    // of experts
+  float* weights;  // of experts
 
   Buffers(const StackShape& shape, const std::vector<StackLayer>& layers, int64_t n, Scratch& s) {
-    int64_t qkv_width = 0, q_width = 0, gate_width = 0;
+    int64_t qkv_width = 0, q_width = 0, gate_width = 0, num_logits = 0, top_k = 0;
     for (const StackLayer& layer : layers) {
       qkv_width = std::max(qkv_width, layer.qkv.out_features);
       q_width = std::max(q_width, layer.output.in_features);
       gate_width = std::max(gate_width, layer.gate_up.out_features);
+      if (layer.sparse == nullptr) continue;
+      gate_width = std::max(gate_width, layer.sparse->shared_gate_up.out_features);
+      num_logits = std::max(num_logits, layer.sparse->router.out_features);
+      top_k = std::max(top_k, layer.sparse->routing.top_k);
     }
-    const int64_t hidden = n * shape.hidden_size;
+    const int64_t hidden = n * shape.hidden_size, num_shared = top_k > 0 ? hidden : 0;
     s.reserve(3 * Scratch::size_of<T>(hidden) + Scratch::size_of<T>(n * qkv_width) +
-              2 * Scratch::size_of<T>(n * q_width) + 2 * Scratch::size_of<T>(n * gate_width));
+              2 * Scratch::size_of<T>(n * q_width) + 2 * Scratch::size_of<T>(n * gate_width) +
+              Scratch::size_of<T>(n * num_logits) + Scratch::size_of<T>(num_shared) +
+              Scratch::size_of<int64_t>(n * top_k) + Scratch::size_of<float>(n * top_k));
     normed = s.take<T>(hidden);
     total = s.take<T>(hidden);
     y = s.take<T>(hidden);
@@ -37,6 +47,10 @@ struct Buffers {
     attended = s.take<T>(n * q_width);
     gate_up = s.take<T>(n * gate_width);
     activated = s.take<T>(n * gate_width);
+    logits = s.take<T>(n * num_logits);
+    shared = s.take<T>(num_shared);
+    ids = s.take<int64_t>(n * top_k);
+    weights = s.take<float>(n * top_k);
   }
 };
 
@@ -45,7 +59,10 @@ class StackRun {
  public:
   StackRun(const StackShape& shape, const std::vector<StackLayer>& layers, const StackArgs& args,
            Scratch& scratch)
-      : shape_(shape), a_(args), b_(shape, layers, args.num_tokens, scratch) {}
+      : shape_(shape),
+        a_(args),
+        b_(shape, layers, args.num_tokens, scratch),
+        block_size_(layers.empty() ? 0 : layers[0].block_size) {}
 
   void begin() const {
     std::memcpy(b_.total, a_.x, sizeof(T) * a_.num_tokens * shape_.hidden_size);
@@ -75,6 +92,7 @@ class StackRun {
   const StackShape& shape_;
   const StackArgs& a_;
   const Buffers<T> b_;
+  const int64_t block_size_;
 
   // All layers have equally many query heads where this is asked for.
   void keep_queries(const StackLayer& layer, size_t index) const {
@@ -141,11 +159,42 @@ class StackRun {
   }
 
   void mlp(const StackLayer& layer) const {
-    multiply(layer.gate_up, b_.normed, b_.gate_up);
-    const int64_t size = layer.down.in_features;
+    layer.sparse == nullptr ? gated(layer.gate_up, layer.down, b_.y)
+                            : mixture(*layer.sparse, layer.sparse_index);
+  }
+
+  void gated(const Product& gate_up, const Product& down, T* y) const {
+    multiply(gate_up, b_.normed, b_.gate_up);
+    const int64_t size = down.in_features;
     gated_activation<T>({b_.gate_up, b_.activated, a_.num_tokens, size, 2 * size,
                          shape_.activation, a_.num_threads});
-    multiply(layer.down, b_.activated, b_.y);
+    multiply(down, b_.activated, y);
+  }
+
+  void mixture(const SparseLayer& sparse, int64_t index) const {
+    const int64_t num_logits = sparse.router.out_features, k = sparse.routing.top_k;
+    const auto num_experts = static_cast<int64_t>(sparse.experts->size());
+    multiply(sparse.router, b_.normed, b_.logits);
+    route<T>({b_.logits, sparse.bias, b_.ids, b_.weights, a_.num_tokens, num_experts, num_logits,
+              sparse.routing, a_.num_threads});
+    forget_padding(k);
+    if (a_.expert_ids != nullptr) {
+      std::copy_n(b_.ids, a_.num_tokens * k, a_.expert_ids + index * a_.num_tokens * k);
+    }
+    run_experts<T>(*sparse.experts, {b_.normed, b_.ids, b_.weights, b_.y, a_.num_tokens, k,
+                                     shape_.hidden_size, shape_.activation, a_.num_threads});
+    if (!sparse.has_shared()) return;
+    gated(sparse.shared_gate_up, sparse.shared_down, b_.shared);
+    const T* gate = sparse.is_gated ? b_.logits + num_experts : nullptr;
+    add_shared<T>({b_.y, b_.shared, gate, b_.y, a_.num_tokens, shape_.hidden_size, num_logits,
+                   a_.num_threads});
+  }
+
+  // Rows that write to the null page are computed for nothing: they go to no expert.
+  void forget_padding(int64_t k) const {
+    for (int64_t token = 0; token < a_.num_tokens; ++token) {
+      if (a_.groups[0].slots[token] < block_size_) std::fill_n(b_.ids + token * k, k, -1);
+    }
   }
 
   void norm(const T* x, const float* weight, T* normed) const {

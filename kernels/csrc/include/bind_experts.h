@@ -66,6 +66,10 @@ class Experts {
     return y;
   }
 
+  const std::vector<Expert>& all() const { return experts_; }
+  at::ScalarType dtype() const { return dtype_; }
+  int64_t hidden_size() const { return hidden_; }
+
  private:
   std::vector<PackedProduct> gate_up_, down_;  // keep alive what the experts point to
   std::vector<Expert> experts_;

@@ -4,6 +4,8 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -12,6 +14,7 @@
 #include "bind_pages.h"
 #include "bind_product.h"
 #include "bind_rows.h"
+#include "bind_sparse.h"
 #include "stack.h"
 
 namespace infopt {
@@ -40,11 +43,13 @@ class DecoderStack {
   }
 
   // Norms: input, post_attention, pre_mlp, post_mlp, query, key; None where there is none.
+  // Products: qkv and output; gate_up and down, too, where the MLP is not sparse.
   void add_layer(const Norms& norms, const std::vector<PackedProduct>& products,
                  const Tensor& keys, const Tensor& values,
-                 const std::optional<QuantizedPages>& quantized, int64_t group, int64_t rotation) {
-    TORCH_CHECK_VALUE(norms.size() == 6 && products.size() == 4,
-                      "a layer has six norms and four products");
+                 const std::optional<QuantizedPages>& quantized, int64_t group, int64_t rotation,
+                 const std::shared_ptr<SparseMlp>& sparse) {
+    TORCH_CHECK_VALUE(norms.size() == 6 && products.size() == (sparse == nullptr ? 4 : 2),
+                      "a layer has six norms and four products, or two and a sparse MLP");
     check_same_pages(keys, values);
     StackLayer layer = {};
     layer.keys = view_of(keys, like_pages(keys), "keys");
@@ -56,18 +61,20 @@ class DecoderStack {
     layer.group = group;
     layer.rotation = rotation;
     set_norms(norms, layer);
-    set_products(products, layer);
+    set_attention(products, layer);
+    sparse == nullptr ? set_mlp(products, layer) : set_sparse(*sparse, layer);
     layers_.push_back(layer);
     norms_.push_back(norms);
     products_.push_back(products);
     pages_.push_back({keys, values});
+    sparse_.push_back(sparse);
     quantized_.push_back(quantized.has_value() ? std::get<0>(*quantized) : Tensor());
   }
 
   Tensor forward(const Tensor& x, const Tensor& positions, const std::vector<Group>& groups,
                  const std::vector<Rotation>& rotations,
                  const std::vector<int64_t>& prefill_starts, int64_t num_decodes,
-                 const std::optional<Tensor>& queries) {
+                 const std::optional<Tensor>& queries, const std::optional<Tensor>& expert_ids) {
     check_dtype(x, dtype_, "x");
     check_contiguous(x, "x");
     check_shape(x, {x.size(0), shape_.hidden_size}, "x");
@@ -83,6 +90,7 @@ class DecoderStack {
     a.num_prefills = prefill_starts.empty() ? 0 : static_cast<int64_t>(prefill_starts.size()) - 1;
     a.num_threads = at::get_num_threads();
     a.queries = queries.has_value() ? room_for_queries(*queries, a.num_tokens) : nullptr;
+    a.expert_ids = expert_ids.has_value() ? room_for_ids(*expert_ids, a.num_tokens) : nullptr;
     for (const Group& group : groups) a.groups.push_back(group_of(group, a));
     for (const Rotation& rotation : rotations) a.rotations.push_back(rotation_of(rotation, x));
     check_layers(a, groups);
@@ -102,6 +110,7 @@ class DecoderStack {
   std::vector<std::vector<PackedProduct>> products_;
   std::vector<std::pair<Tensor, Tensor>> pages_;
   std::vector<Tensor> quantized_;
+  std::vector<std::shared_ptr<SparseMlp>> sparse_;
   Scratch scratch_;
 
   const Tensor& like_pages(const Tensor& pages) const {
@@ -125,18 +134,36 @@ class DecoderStack {
                       "queries and keys are normed together or not at all");
   }
 
-  void set_products(const std::vector<PackedProduct>& products, StackLayer& layer) const {
-    layer.qkv = products[0].value;
-    layer.output = products[1].value;
+  void set_mlp(const std::vector<PackedProduct>& products, StackLayer& layer) const {
     layer.gate_up = products[2].value;
     layer.down = products[3].value;
+    products[2].check(dtype_, shape_.hidden_size, "gate_up");
+    products[3].check(dtype_, layer.gate_up.out_features / 2, "down");
+    TORCH_CHECK_VALUE(layer.down.out_features == shape_.hidden_size,
+                      "down must return hidden states of size ", shape_.hidden_size);
+  }
+
+  void set_sparse(const SparseMlp& sparse, StackLayer& layer) const {
+    TORCH_CHECK_VALUE(sparse.hidden_size() == shape_.hidden_size, "experts take ",
+                      sparse.hidden_size(), " inputs, got ", shape_.hidden_size);
+    TORCH_CHECK_TYPE(sparse.dtype() == dtype_, "experts are ", sparse.dtype(), ", not ", dtype_);
+    layer.sparse = &sparse.value();
+    layer.sparse_index = num_sparse();
+  }
+
+  int64_t num_sparse() const {
+    return std::count_if(layers_.begin(), layers_.end(),
+                         [](const StackLayer& layer) { return layer.sparse != nullptr; });
+  }
+
+  void set_attention(const std::vector<PackedProduct>& products, StackLayer& layer) const {
+    layer.qkv = products[0].value;
+    layer.output = products[1].value;
     const int64_t hidden = shape_.hidden_size, heads = layer.output.in_features;
     products[0].check(dtype_, hidden, "qkv");
     products[1].check(dtype_, heads, "output");
-    products[2].check(dtype_, hidden, "gate_up");
-    products[3].check(dtype_, layer.gate_up.out_features / 2, "down");
-    TORCH_CHECK_VALUE(layer.output.out_features == hidden && layer.down.out_features == hidden,
-                      "output and down must return hidden states of size ", hidden);
+    TORCH_CHECK_VALUE(layer.output.out_features == hidden,
+                      "output must return hidden states of size ", hidden);
     TORCH_CHECK_VALUE(heads % layer.head_dim == 0 &&
                           layer.qkv.out_features ==
                               heads + 2 * layer.num_kv_heads * layer.head_dim,
@@ -156,6 +183,20 @@ class DecoderStack {
     check_shape(queries, {static_cast<int64_t>(layers_.size()), num_tokens, width}, "queries");
     check_contiguous(queries, "queries");
     return queries.data_ptr();
+  }
+
+  int64_t* room_for_ids(const Tensor& ids, int64_t num_tokens) const {
+    int64_t top_k = 0;
+    for (const StackLayer& layer : layers_) {
+      if (layer.sparse == nullptr) continue;
+      TORCH_CHECK_VALUE(top_k == 0 || top_k == layer.sparse->routing.top_k,
+                        "layers differ in experts per token");
+      top_k = layer.sparse->routing.top_k;
+    }
+    check_dtype(ids, at::kLong, "expert_ids");
+    check_shape(ids, {num_sparse(), num_tokens, top_k}, "expert_ids");
+    check_contiguous(ids, "expert_ids");
+    return ids.data_ptr<int64_t>();
   }
 
   static const int64_t* rows_of(const std::optional<Tensor>& rows, int64_t num_tokens) {

@@ -6,12 +6,27 @@
 #include <vector>
 
 #include "attention.h"
+#include "experts.h"
 #include "fused.h"
 #include "kv_quantize.h"
 #include "product.h"
+#include "router.h"
 #include "scratch.h"
 
 namespace infopt {
+
+// A mixture of experts in the place of a layer's MLP.
+struct SparseLayer {
+  Product router;      // one logit per expert, and the gate of the shared expert
+  const float* bias;   // for the choice alone; null: none
+  Routing routing;
+  const std::vector<Expert>* experts;
+  Product shared_gate_up;  // without weights where there is no shared expert
+  Product shared_down;
+  bool is_gated;
+
+  bool has_shared() const { return shared_down.packed != nullptr; }
+};
 
 // Norms are null where the model has none. With `pre_mlp_norm` the layer is a sandwich: what
 // attention and MLP return is normed before it is added.
@@ -24,8 +39,10 @@ struct StackLayer {
   const float* key_norm;
   Product qkv;
   Product output;
-  Product gate_up;
+  Product gate_up;  // this and the next are without weights where the MLP is sparse
   Product down;
+  const SparseLayer* sparse;  // null: the MLP is dense
+  int64_t sparse_index;       // place among the sparse layers
   PageView keys;
   PageView values;
   QuantizedView quantized;  // without data where the layer has one form alone
@@ -80,6 +97,7 @@ struct StackArgs {
   std::vector<StackRotation> rotations;
   int num_threads;
   void* queries;  // (num_layers, num_tokens, num_heads * head_dim): rotated queries, or null
+  int64_t* expert_ids;  // (num_sparse_layers, num_tokens, top_k): experts of each token, or null
 };
 
 template <typename T>

@@ -77,6 +77,7 @@ class OpSet:
     draw_tokens: Callable[..., Any]
     route: Callable[..., Any]
     experts: Callable[..., Any]
+    add_shared: Callable[..., Any]
     choices: dict[str, OpChoice]
 
     def describe(self) -> dict[str, dict[str, str]]:
@@ -100,6 +101,7 @@ def implementations() -> dict[str, list[Implementation]]:
         rotary,
         router,
         sampling,
+        shared_expert,
     )
 
     return {
@@ -113,6 +115,7 @@ def implementations() -> dict[str, list[Implementation]]:
         "draw_tokens": sampling.IMPLEMENTATIONS,
         "route": router.IMPLEMENTATIONS,
         "experts": experts.IMPLEMENTATIONS,
+        "add_shared": shared_expert.IMPLEMENTATIONS,
     }
 
 

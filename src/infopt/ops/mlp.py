@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from infopt.ops.experts import Experts, ExpertSpec
-from infopt.ops.router import Routing, sigmoid
+from infopt.ops.router import Routing
 
 if TYPE_CHECKING:
     from infopt.ops.dispatch import OpSet
@@ -102,11 +102,8 @@ class SparseMlp:
         y = self.experts(x, ids, weights)
         if self.shared is None:
             return y
-        shared = self.shared(x, activation, ops)
-        if self.is_gated:
-            gate = sigmoid(logits[:, -1:].float())
-            shared = (gate * shared.float()).to(shared.dtype)
-        return y + shared
+        gate = logits[:, -1:] if self.is_gated else None
+        return ops.add_shared(y, self.shared(x, activation, ops), gate)
 
 
 Mlp = DenseMlp | SparseMlp

@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from infopt.ops import gpu
+from infopt.ops import cpu, gpu
 from infopt.ops.dispatch import Implementation
 
 Scoring = Literal["softmax", "sigmoid"]
@@ -105,6 +105,7 @@ def _row_sums(weights: torch.Tensor) -> torch.Tensor:
 
 
 IMPLEMENTATIONS = [
+    Implementation("cpu", cpu.load_route, cpu.why_not),
     Implementation("triton", gpu.load_route, gpu.why_not),
     Implementation("reference", lambda: route),
 ]

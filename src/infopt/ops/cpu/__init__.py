@@ -17,11 +17,13 @@ from infopt.ops.cpu.experts import load_experts
 from infopt.ops.cpu.layer_stack import load_layer_stack
 from infopt.ops.cpu.linear import PackedLinear, why_not_faster
 from infopt.ops.cpu.rotary import load_rotary_and_write
+from infopt.ops.cpu.router import load_add_shared, load_route
 from infopt.ops.cpu.sampling import load_draw_tokens
 from infopt.ops.dispatch import OpTarget
 
 __all__ = [
     "load_add_rms_norm",
+    "load_add_shared",
     "load_attention",
     "load_draw_tokens",
     "load_experts",
@@ -30,6 +32,7 @@ __all__ = [
     "load_linear",
     "load_quantize_pages",
     "load_rotary_and_write",
+    "load_route",
     "why_not",
     "why_not_float",
     "why_not_linear",

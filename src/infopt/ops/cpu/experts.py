@@ -23,12 +23,15 @@ class CppExperts:
 
     Args:
         spec: The experts; each of their products has a ``packed_product``.
+
+    Attributes:
+        handle: The extension's object.
     """
 
     def __init__(self, spec: ExpertSpec) -> None:
         """Hand all weights over."""
         self.choice = OpChoice("cpu", "preferred")
-        self._experts = extension().Experts(
+        self.handle = extension().Experts(
             [linear.packed_product for linear in spec.gate_up],  # pyright: ignore
             [linear.packed_product for linear in spec.down],  # pyright: ignore
             spec.activation,
@@ -37,7 +40,7 @@ class CppExperts:
 
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Run the experts that have tokens."""
-        return self._experts.forward(x, ids, weights)
+        return self.handle.forward(x, ids, weights)
 
 
 def load_experts() -> Callable[..., Experts]:

@@ -11,11 +11,14 @@ import torch
 from infopt.ops.context import ForwardContext, GroupContext
 from infopt.ops.cpu.attention import code_pages
 from infopt.ops.cpu.build import extension
+from infopt.ops.cpu.experts import CppExperts
+from infopt.ops.cpu.router import routing_values
 from infopt.ops.dispatch import OpChoice
 
 if TYPE_CHECKING:
     from infopt.ops.dispatch import OpSet
     from infopt.ops.layer_stack import LayerPages, LayerStack, LayerWeights, Rotations, StackSpec
+    from infopt.ops.mlp import SparseMlp
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +33,8 @@ class CppStack:
 
     def __init__(self, spec: StackSpec, pages: LayerPages) -> None:
         """Hand all weights and pages over."""
+        from infopt.ops.mlp import SparseMlp
+
         self.choice = OpChoice("cpu", "preferred")
         self._kinds = sorted({layer.kind for layer in spec.layers})
         norms = spec.layers[0].head_norms
@@ -43,14 +48,16 @@ class CppStack:
             torch.empty(0, dtype=spec.dtype),
         )
         for layer, (group, kv) in zip(spec.layers, pages, strict=True):
+            mlp = () if isinstance(layer.mlp, SparseMlp) else layer.mlp.linears
             self._stack.add_layer(
                 _norms_of(layer),
-                [_product_of(linear) for linear in layer.linears],
+                [_product_of(linear) for linear in (layer.qkv, layer.output, *mlp)],
                 kv.keys,
                 kv.values,
                 code_pages(kv.quantized),
                 group,
                 self._kinds.index(layer.kind),
+                _sparse_of(layer.mlp) if isinstance(layer.mlp, SparseMlp) else None,
             )
 
     def __call__(self, x: torch.Tensor, ctx: ForwardContext, rotations: Rotations) -> torch.Tensor:
@@ -64,6 +71,7 @@ class CppStack:
             ctx.query_starts[num_decodes:] if ctx.num_seqs > num_decodes else [],
             num_decodes,
             ctx.queries,
+            ctx.expert_ids,
         )
 
 
@@ -88,9 +96,10 @@ def _why_not(spec: StackSpec) -> str | None:
     """Return what the C++ stack cannot run, or None."""
     from infopt.ops.mlp import SparseMlp
 
-    num_sparse = sum(isinstance(layer.mlp, SparseMlp) for layer in spec.layers)
-    if num_sparse:
-        return f"{num_sparse} of {len(spec.layers)} layers are mixtures of experts (MoE)"
+    mixtures = [layer.mlp for layer in spec.layers if isinstance(layer.mlp, SparseMlp)]
+    for mlp in mixtures:
+        if not isinstance(mlp.experts, CppExperts):
+            return f"experts run one by one ({mlp.experts.choice.reason})"
     if any(layer.row_norms is not None for layer in spec.layers):
         return "queries and keys are normed over all heads together"
     linears = [linear for layer in spec.layers for linear in layer.linears]
@@ -102,6 +111,20 @@ def _group_of(group: GroupContext) -> tuple[Any, ...]:
     old = group.quantized
     tables = (None, None) if old is None else (old.block_tables, old.jobs)
     return (group.block_tables, group.slots, group.window or 0, group.rows, *tables)
+
+
+def _sparse_of(mlp: SparseMlp) -> Any:
+    """Return a mixture as the extension's object, on the memory of its products."""
+    shared = () if mlp.shared is None else mlp.shared.linears
+    assert isinstance(mlp.experts, CppExperts)
+    return extension().SparseMlp(
+        mlp.experts.handle,
+        _product_of(mlp.router),
+        mlp.bias,
+        routing_values(mlp.routing),
+        [_product_of(linear) for linear in shared],
+        mlp.is_gated,
+    )
 
 
 def _product_of(linear: Any) -> Any:
