@@ -18,6 +18,7 @@ NAMES = (
     "30_quantization",
     "40_kv_cache",
     "50_speculative",
+    "60_moe_routing",
 )
 
 

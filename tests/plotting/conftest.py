@@ -315,6 +315,55 @@ def make_prefixes() -> pd.DataFrame:
     })  # fmt: skip
 
 
+def make_measures() -> pd.DataFrame:
+    """Four measures of a mixture over a dense model."""
+    rows = [
+        ("Perplexity on docs", 0.95, 0.92, 0.98, "better"),
+        ("Perplexity on code", 0.99, 0.97, 1.01, "undecided"),
+        ("Throughput", 0.75, 0.7, 0.8, "worse"),
+        ("Time to first token", 1.6, 1.5, 1.7, "worse"),
+    ]
+    return pd.DataFrame(rows, columns=["measure", "ratio", "low", "high", "verdict"])
+
+
+def make_loads() -> pd.DataFrame:
+    """Two kinds of text, two layers of four experts."""
+    shares = {"docs": (0.4, 0.3, 0.2, 0.1), "code": (0.25, 0.25, 0.25, 0.25)}
+    rows = [
+        {
+            "kind": kind,
+            "layer": layer,
+            "expert": expert,
+            "share": share,
+            "low": share - 0.02,
+            "high": share + 0.02,
+        }
+        for kind, own in shares.items()
+        for layer in (1, 3)
+        for expert, share in enumerate(own)
+    ]
+    return pd.DataFrame(rows)
+
+
+def make_distinct() -> pd.DataFrame:
+    """Two kinds of text; docs touch fewer experts than even choices."""
+    formula = {1: 2.0, 2: 3.0, 4: 3.75, 8: 3.98}
+    rows = [
+        {
+            "kind": kind,
+            "rows": rows,
+            "steps": 10,
+            "mean": expected * factor,
+            "most": min(4, 2 * rows),
+            "formula": expected,
+            "bound": min(4, 2 * rows),
+        }
+        for kind, factor in (("docs", 0.9), ("code", 1.0))
+        for rows, expected in formula.items()
+    ]
+    return pd.DataFrame(rows)
+
+
 PLOTS: dict[str, Callable[..., Any]] = {
     "pareto": lambda **k: plotting.pareto(make_runs(), TTFT, RATE, color="config.scheduling", **k),
     "latency_percentiles": lambda **k: plotting.latency_percentiles(make_runs(), limit_s=0.5, **k),
@@ -354,6 +403,9 @@ PLOTS: dict[str, Callable[..., Any]] = {
     "kv_share": lambda **k: plotting.kv_share(make_shares(), **titled(k)),
     "prefix_hits": lambda **k: plotting.prefix_hits(make_prefixes(), **titled(k)),
     "prefix_survivors": lambda **k: plotting.prefix_survivors(make_prefixes(), **titled(k)),
+    "measure_ratios": lambda **k: plotting.measure_ratios(make_measures(), reference="dense", **k),
+    "expert_loads": lambda **k: plotting.expert_loads(make_loads(), 4, **k),
+    "distinct_experts": lambda **k: plotting.distinct_experts(make_distinct(), 4, **k),
     "fragmentation": lambda **k: plotting.fragmentation(make_steps(), 16, **k),
 }
 
@@ -362,6 +414,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests that ask for ``plot_name`` once per plot."""
     if "plot_name" in metafunc.fixturenames:
         metafunc.parametrize("plot_name", list(PLOTS))
+
+
+@pytest.fixture
+def measures() -> pd.DataFrame:
+    """Measures of a mixture over a dense model."""
+    return make_measures()
+
+
+@pytest.fixture
+def loads() -> pd.DataFrame:
+    """Shares of experts."""
+    return make_loads()
+
+
+@pytest.fixture
+def distinct() -> pd.DataFrame:
+    """Distinct experts of a step."""
+    return make_distinct()
 
 
 @pytest.fixture(scope="session")

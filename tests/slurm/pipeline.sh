@@ -25,7 +25,7 @@ version() { python -c "from importlib.metadata import version; print(version('$1
 check() {  # the summary: each fault is a line
     awk 'NR > 3 {
         n++
-        is_timing = $0 ~ /^(baseline|batching|quantization|kv_cache|speculative|serving)_slice|^finalists |^validation /
+        is_timing = $0 ~ /^(baseline|batching|quantization|kv_cache|speculative|moe|serving)_slice|^finalists |^validation /
         timing += is_timing
         if ($0 !~ / COMPLETED /) { print "not completed: " $0; bad = 1 }
         if (is_timing != ($0 ~ / yes +[^ ]+ +[0-9:-]+$/)) { print "wrong exclusiveness: " $0; bad = 1 }

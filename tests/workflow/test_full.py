@@ -39,17 +39,18 @@ def snakemake(folder, *arguments):
 def test_everything_is_there(folder):
     results = folder / "results" / "ci"
     names = ("00_quickstart", "10_roofline", "20_batching", "30_quantization")
-    names += ("40_kv_cache", "50_speculative")
+    names += ("40_kv_cache", "50_speculative", "60_moe_routing")
     for name in names:
         assert (results / "notebooks" / f"{name}.ipynb").is_file()
         assert "<html" in (results / "notebooks" / f"{name}.html").read_text()[:2000].lower()
-    assert len(list((results / "figures").glob("*.png"))) == 16
+    assert len(list((results / "figures").glob("*.png"))) == 20
     assert {p.stem for p in (results / "tables").glob("*.parquet")} == {
         "baseline",
         "batching",
         "quantization",
         "kv_cache",
         "speculative",
+        "moe",
         "serving",
         "select",
     }

@@ -12,6 +12,7 @@ rule execute_notebook:
         quantization=rules.quantization_table.output.table,
         kv_cache=rules.kv_cache_table.output.table,
         speculative=rules.speculative_table.output.table,
+        moe=rules.moe_table.output.table,
         serving=rules.serving_table.output.table,
         chosen=[
             rules.baseline_table.output.chosen,
@@ -19,6 +20,7 @@ rule execute_notebook:
             rules.quantization_table.output.chosen,
             rules.kv_cache_table.output.chosen,
             rules.speculative_table.output.chosen,
+            rules.moe_table.output.chosen,
             rules.serving_table.output.chosen,
         ],
         recommendation=rules.recommend.output.recommendation,
@@ -59,6 +61,7 @@ rule run_summary:
             *manifests("quantization"),
             *manifests("kv_cache"),
             *manifests("speculative"),
+            *manifests("moe"),
             *manifests("serving"),
             rules.finalists.output.manifest,
             rules.validation.output.manifest,

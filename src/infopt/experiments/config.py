@@ -21,7 +21,7 @@ from infopt.schemas import dotted
 
 Config = dict[str, Any]
 
-_STAGES_WITH_SLICES = ("batching", "quantization", "kv_cache", "speculative")
+_STAGES_WITH_SLICES = ("batching", "quantization", "kv_cache", "speculative", "moe")
 
 
 def load_schema(path: str | Path) -> dict[str, Any]:
@@ -190,13 +190,14 @@ def _check_slugs(where: str, slugs: list[str]) -> None:
 
 
 def _check_engine_options(config: Config) -> None:
-    for where, options in _engine_options(config):
-        if "model" in options:
+    for where, options, has_own_model in _engine_options(config):
+        if "model" in options and not has_own_model:
             raise ConfigError(
                 f"{where}: the model is set once, at the top.",
                 field=f"{where}.model",
                 value=options["model"],
-                remedy="Use the key `model` and one results_dir per model.",
+                remedy="Use the key `model` and one results_dir per model. Candidates may have "
+                "other models where their slice has one of its own.",
             )
         try:
             EngineConfig.from_dict({"model": config["model"], **options})
@@ -210,13 +211,14 @@ def _check_engine_options(config: Config) -> None:
             ) from error
 
 
-def _engine_options(config: Config) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the options as they will be combined for each candidate."""
-    yield "engine", config["engine"]
+def _engine_options(config: Config) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    """Yield the options as they will be combined for each candidate, and who names its model."""
+    yield "engine", config["engine"], False
     for where, entry in [*slices(config), ("baseline", config["baseline"])]:
         shared = config["engine"] | entry.get("engine", {})
         for candidate in entry["candidates"]:
-            yield f"{where}.candidates.{candidate['slug']}", shared | candidate["engine"]
+            name = f"{where}.candidates.{candidate['slug']}"
+            yield name, shared | candidate["engine"], bool(entry.get("model"))
 
 
 def _check_other_options(config: Config) -> None:

@@ -1,14 +1,16 @@
-"""What a slice of the stage `kv_cache` can measure beside its load, as checked options."""
+"""What a slice of `kv_cache` or `moe` can measure beside its load, as checked options."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from infopt.bench.random_checkpoint import RandomShape
 from infopt.errors import ConfigError, check_known_keys
 
 LONG_TEXT, CAPACITY, CURVE, SHARING = "long_text", "capacity", "context_curve", "sharing"
+BATCH_CURVE, RANDOM_MODELS, EXPERT_LOAD = "batch_curve", "random_models", "expert_load"
 T = TypeVar("T")
 
 
@@ -48,22 +50,90 @@ class CurveOptions:
             ConfigError: Names option and value.
         """
         _check_count("context_curve.num_seqs", self.num_seqs)
-        contexts = tuple(self.contexts)
-        object.__setattr__(self, "contexts", contexts)
-        for context in contexts:
-            _check_count("context_curve.contexts", context)
-        if len(contexts) < 2 or list(contexts) != sorted(set(contexts)):
-            raise ConfigError(
-                f"context_curve.contexts must be at least two rising lengths, got {contexts}.",
-                field="context_curve.contexts",
-                value=contexts,
-            )
+        object.__setattr__(
+            self, "contexts", _rising("context_curve.contexts", self.contexts, at_least=2)
+        )
         if not self.budget_s > 0:
             raise ConfigError(
                 f"context_curve.budget_s must be above 0, got {self.budget_s!r}.",
                 field="context_curve.budget_s",
                 value=self.budget_s,
             )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """Compare decode steps with the reference's, by sequences of the step.
+
+    Attributes:
+        batches: Sequences, rising.
+        prompt_tokens: Tokens of each prompt.
+        output_tokens: Tokens of each answer.
+        repeats: Pairs.
+    """
+
+    batches: tuple[int, ...]
+    prompt_tokens: int
+    output_tokens: int
+    repeats: int
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigError: Names option and value.
+        """
+        for name in ("prompt_tokens", "output_tokens", "repeats"):
+            _check_count(f"{BATCH_CURVE}.{name}", getattr(self, name))
+        object.__setattr__(
+            self, "batches", _rising(f"{BATCH_CURVE}.batches", self.batches, at_least=1)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """Count which experts serve the tokens of documentation and of code.
+
+    Attributes:
+        prompt_tokens: Tokens of each prompt.
+        output_tokens: Tokens of each answer.
+        batches: Sequences at once, rising; each is a run.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    batches: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigError: Names option and value.
+        """
+        for name in ("prompt_tokens", "output_tokens"):
+            _check_count(f"{EXPERT_LOAD}.{name}", getattr(self, name))
+        object.__setattr__(
+            self, "batches", _rising(f"{EXPERT_LOAD}.batches", self.batches, at_least=1)
+        )
+
+
+def read_shapes(options: Mapping[str, Any], slugs: Sequence[str]) -> dict[str, RandomShape]:
+    """Return the random models of a slice by candidate.
+
+    Raises:
+        ConfigError: A candidate has none, one belongs to no candidate, or a size is impossible.
+    """
+    check_known_keys(options, slugs, RANDOM_MODELS)
+    for slug in slugs:
+        if slug not in options:
+            raise ConfigError(
+                f"{RANDOM_MODELS} has no model for the candidate {slug!r}.",
+                field=f"{RANDOM_MODELS}.{slug}",
+                remedy="Describe one per candidate, or none.",
+            )
+    return {
+        slug: read_options(RandomShape, options[slug], f"{RANDOM_MODELS}.{slug}") for slug in slugs
+    }
 
 
 def read_options(kind: type[T], options: Mapping[str, Any], where: str) -> T:
@@ -95,6 +165,32 @@ def check_measures(entry: Mapping[str, Any]) -> None:
         read_options(CapacityOptions, entry[CAPACITY], CAPACITY)
     if entry[CURVE] is not None:
         read_options(CurveOptions, entry[CURVE], CURVE)
+    if entry[BATCH_CURVE] is not None:
+        read_options(BatchOptions, entry[BATCH_CURVE], BATCH_CURVE)
+    if entry[EXPERT_LOAD] is not None:
+        read_options(LoadOptions, entry[EXPERT_LOAD], EXPERT_LOAD)
+    if entry[RANDOM_MODELS] is not None:
+        read_shapes(entry[RANDOM_MODELS], [c["slug"] for c in entry["candidates"]])
+
+
+def _rising(name: str, values: Sequence[int], *, at_least: int) -> tuple[int, ...]:
+    """Return whole numbers that rise.
+
+    Raises:
+        ConfigError: There are fewer, or they do not.
+    """
+    for value in values if isinstance(values, list | tuple) else [values]:
+        _check_count(name, value)
+    if (
+        not isinstance(values, list | tuple)
+        or len(values) < at_least
+        or list(values) != sorted(set(values))
+    ):
+        many = "two rising numbers" if at_least == 2 else "one number, rising"
+        raise ConfigError(
+            f"{name} must be at least {many}, got {values!r}.", field=name, value=values
+        )
+    return tuple(values)
 
 
 def _check_count(name: str, value: object) -> None:

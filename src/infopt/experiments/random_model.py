@@ -49,7 +49,7 @@ def write_random_model(folder: str | Path, seed: int = 0) -> Path:
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    vocab_size = _write_tokenizer(folder)
+    vocab_size = write_tokenizer(folder)
     config = _CONFIG | {"vocab_size": vocab_size, "eos_token_id": vocab_size - len(_SPECIAL)}
     (folder / "config.json").write_text(json.dumps(config, indent=2), "utf-8")
     generator = torch.Generator().manual_seed(seed)
@@ -58,7 +58,7 @@ def write_random_model(folder: str | Path, seed: int = 0) -> Path:
     return folder
 
 
-def _write_tokenizer(folder: Path) -> int:
+def write_tokenizer(folder: Path) -> int:
     """Write a tokenizer with one token per byte and the special ones; return its size."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

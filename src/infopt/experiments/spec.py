@@ -27,8 +27,16 @@ UNOPTIMIZED = "unoptimized"
 RANDOM_MODEL = "random"
 """Value of the configuration key ``model`` that asks for a tiny random model."""
 
-MEASURES = ("long_text", "capacity", "context_curve", "sharing")
-"""What a slice can measure beside its load (see `infopt.experiments.kv_cache`)."""
+MEASURES = (
+    "long_text",
+    "capacity",
+    "context_curve",
+    "sharing",
+    "batch_curve",
+    "random_models",
+    "expert_load",
+)
+"""What a slice can measure beside its load (see `infopt.experiments.kv_cache` and `.moe`)."""
 
 MAX_NAME_BYTES = 150
 """Longest record name; file names built from it stay below 255 bytes."""
@@ -60,7 +68,7 @@ class SliceSpec:
         measure_steps: Time single steps by size.
         decides: Whether the winner is handed on; a slice can also only explain.
         options: Further options of the stage (those of ``serving``, or what a slice of
-            ``kv_cache`` measures beside its load).
+            ``kv_cache`` or ``moe`` measures beside its load).
         energy: How energy is measured (the configuration's ``energy``).
         prefers: Candidate that is taken where it cannot be told from the best.
     """
@@ -205,8 +213,8 @@ def slice_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
 
     Args:
         config: Completed configuration.
-        stage: ``baseline``, ``batching``, ``quantization``, ``kv_cache``, ``speculative`` or
-            ``serving``.
+        stage: ``baseline``, ``batching``, ``quantization``, ``kv_cache``, ``speculative``,
+            ``moe`` or ``serving``.
         name: Name of the slice.
 
     Raises:

@@ -10,6 +10,7 @@ from infopt.experiments import (
     baseline,
     batching,
     kv_cache,
+    moe,
     quantization,
     select,
     serving,
@@ -29,6 +30,7 @@ STAGES.register("batching")(batching.run)
 STAGES.register("quantization")(quantization.run)
 STAGES.register("kv_cache")(kv_cache.run)
 STAGES.register("speculative")(speculative.run)
+STAGES.register("moe")(moe.run)
 STAGES.register("serving")(serving.run)
 STAGES.register("select")(select.run)
 

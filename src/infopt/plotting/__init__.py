@@ -18,6 +18,7 @@ from infopt.plotting.kept_quality import kept_quality
 from infopt.plotting.kv_share import kv_share
 from infopt.plotting.latency import ecdf, latency_percentiles
 from infopt.plotting.load import goodput_curve, throughput_vs_batch
+from infopt.plotting.moe import distinct_experts, expert_loads, measure_ratios
 from infopt.plotting.op_shares import op_shares
 from infopt.plotting.prefixes import prefix_hits, prefix_survivors
 from infopt.plotting.quality_bits import quality_bits
@@ -48,7 +49,9 @@ __all__ = [
     "color_of",
     "colors_for",
     "decision_shares",
+    "distinct_experts",
     "ecdf",
+    "expert_loads",
     "formula_scatter",
     "fragmentation",
     "goodput_curve",
@@ -58,6 +61,7 @@ __all__ = [
     "layer_errors",
     "load_curve",
     "marker_of",
+    "measure_ratios",
     "op_roofline",
     "op_shares",
     "pareto",

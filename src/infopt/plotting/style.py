@@ -112,6 +112,8 @@ TECHNIQUE_COLORS: Mapping[str, str] = MappingProxyType(
         # models and stages
         "dense": BLUE,
         "moe": ORANGE,
+        "moe-32": PURPLE,
+        "dense-large": SKY,
         "batching": BLUE,
         "quantization": ORANGE,
         "kv_cache": GREEN,

@@ -87,7 +87,8 @@ def stage_results(stage: str, results_dir: str | Path, model: str | None = None)
     """Return the results of a stage: those of the pipeline if there are any, else of a miniature.
 
     Args:
-        stage: ``baseline``, ``batching``, ``quantization``, ``kv_cache`` or ``speculative``.
+        stage: ``baseline``, ``batching``, ``quantization``, ``kv_cache``, ``speculative`` or
+            ``moe``.
         results_dir: The pipeline's folder.
         model: What the miniature runs; None for the default model.
     """
@@ -103,10 +104,12 @@ def _of_pipeline(stage: str, results_dir: Path, table_path: Path) -> StageResult
     chosen = read_yaml(results_dir / "chosen" / f"{stage}.yaml")["slices"]
     # Slices that only explain may run a model of their own.
     deciding = [name for name, entry in chosen.items() if entry.get("decides", True)]
-    first = table.loc[table["extra.slice"].isin(deciding)].iloc[0]
+    own = table.loc[table["extra.slice"].isin(deciding)]
+    first = (table if own.empty else own).iloc[0]
+    model = "models of the slices' own" if own.empty else f"model `{first['config.model']}`"
     note = (
-        f"The numbers below come from the pipeline's run in `{results_dir.name}/`: model "
-        f"`{first['config.model']}` on {first['hardware.cpu_model']} "
+        f"The numbers below come from the pipeline's run in `{results_dir.name}/`: {model} "
+        f"on {first['hardware.cpu_model']} "
         f"({first['hardware.num_cores']} cores), measured on {str(first['started'])[:10]}."
     )
     return StageResults(table, load_samples(paths), chosen, note, is_miniature=False)

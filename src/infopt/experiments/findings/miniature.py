@@ -6,6 +6,7 @@ from typing import Any
 
 from infopt.errors import ConfigError
 from infopt.experiments.findings.miniature_kv import kv_specs
+from infopt.experiments.findings.miniature_moe import moe_specs
 from infopt.experiments.findings.miniature_quantization import quantization_specs
 from infopt.experiments.findings.miniature_speculative import speculative_specs
 from infopt.experiments.spec import SliceSpec
@@ -55,8 +56,8 @@ def miniature_specs(stage: str, model: str | None = None) -> list[SliceSpec]:
     """Return the slices of a stage's miniature.
 
     Args:
-        stage: ``baseline``, ``batching``, ``quantization``, ``kv_cache``, ``speculative`` or
-            ``serving``.
+        stage: ``baseline``, ``batching``, ``quantization``, ``kv_cache``, ``speculative``,
+            ``moe`` or ``serving``.
         model: Model; None for the stage's default one.
 
     Raises:
@@ -67,6 +68,7 @@ def miniature_specs(stage: str, model: str | None = None) -> list[SliceSpec]:
         "batching": _batching,
         "kv_cache": kv_specs,
         "speculative": speculative_specs,
+        "moe": moe_specs,
         "serving": _serving,
     }
     if stage == "quantization":
