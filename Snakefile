@@ -1,7 +1,6 @@
 # From a configuration to a recommendation: `snakemake --cores all`.
 #
-# models -> baseline -> batching -> quantization -> kv_cache -> speculative -> moe -> serving -> select ->
-# notebooks; each is a
+# models -> baseline -> batching -> quantization -> kv_cache -> speculative -> moe -> power -> serving -> select -> notebooks; each is a
 # rule file in workflow/rules, and what its jobs do is in src/infopt/experiments. Settings: config/config.yaml (see config/README.md).
 from snakemake.utils import min_version
 
@@ -16,6 +15,7 @@ include: "workflow/rules/quantization.smk"
 include: "workflow/rules/kv_cache.smk"
 include: "workflow/rules/speculative.smk"
 include: "workflow/rules/moe.smk"
+include: "workflow/rules/power.smk"
 include: "workflow/rules/serving.smk"
 include: "workflow/rules/select.smk"
 include: "workflow/rules/figures.smk"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infopt.energy.break_even import break_even, break_even_surface, cost_at, cost_surface
+from infopt.energy.break_even import OwnOrElsewhere, surface
 from infopt.energy.cost import (
     CarbonIntensity,
     MachinePrice,
@@ -27,6 +27,10 @@ def machine(**changes: Any) -> MachinePrice:
 def tokens(**changes: Any) -> TokenPrice:
     prices = {"per_million_input": 1.0, "per_million_output": 4.0, "per_million_cached": 0.25}
     return TokenPrice(**{"currency": "USD", **prices, **QUOTE, **changes})
+
+
+def choice(own: MachinePrice, other: Any, capacity: float, **options: Any) -> OwnOrElsewhere:
+    return OwnOrElsewhere(own, other, lambda i, o: capacity, **options)
 
 
 def test_a_million_tokens_cost_hours_and_electricity() -> None:
@@ -64,44 +68,49 @@ def test_energy_units() -> None:
 
 def test_break_even_is_where_both_cost_the_same() -> None:
     own, other = machine(kwh_price=0.30, pue=1.2), tokens()
-    point = break_even(own, other, lambda i, o: 5.0, 1000, 500, j_per_request=2000.0)
+    either = choice(own, other, 5.0, energy=lambda i, o: 2000.0)
+    point = either.break_even(1000, 500)
     assert point.requests_per_s is not None
     electricity = 2000 / 3.6e6 * 0.30 * 1.2
     assert point.requests_per_s == pytest.approx(3.6 / 3600 / (0.003 - electricity))
-    either = cost_at(
-        own, other, lambda i, o: 5.0, 1000, 500, point.requests_per_s, j_per_request=2000.0
-    )
-    assert either.own_per_request == pytest.approx(either.elsewhere_per_request)
+    there = either.cost_at(1000, 500, point.requests_per_s)
+    assert there.own_per_request == pytest.approx(there.elsewhere_per_request)
 
 
 def test_there_is_no_break_even_beyond_what_a_machine_takes() -> None:
-    assert break_even(machine(), tokens(), lambda i, o: 0.1, 1000, 500).requests_per_s is None
+    assert choice(machine(), tokens(), 0.1).break_even(1000, 500).requests_per_s is None
     free = RequestPrice(currency="USD", flat=0.0, **QUOTE)
-    assert break_even(machine(), free, lambda i, o: 1e9, 1, 1).requests_per_s is None
+    assert choice(machine(), free, 1e9).break_even(1, 1).requests_per_s is None
 
 
 def test_longer_outputs_bring_the_break_even_down() -> None:
     """Prices by the token rise with length; where the machine keeps up, it pays off earlier."""
-    surface = break_even_surface(machine(), tokens(), lambda i, o: 1e3, [100, 1000], [10, 100])
-    assert [(p.num_input, p.num_output) for p in surface] == [
+    points = surface(choice(machine(), tokens(), 1e3).break_even, [100, 1000], [10, 100])
+    assert [(p.num_input, p.num_output) for p in points] == [
         (100, 10), (100, 100), (1000, 10), (1000, 100),
     ]  # fmt: skip
-    traffic = [p.requests_per_s or 0 for p in surface]
+    traffic = [p.requests_per_s or 0 for p in points]
     assert traffic[0] > traffic[1]
     assert traffic[2] > traffic[3]
 
 
+def test_prompts_that_are_cached_elsewhere_cost_less_there() -> None:
+    full, cached = (choice(machine(), tokens(), 1e3, cached_share=c) for c in (0.0, 0.8))
+    assert full.break_even(1000, 500).elsewhere_per_request == pytest.approx(0.003)
+    assert cached.break_even(1000, 500).elsewhere_per_request == pytest.approx(0.0024)
+
+
 def test_a_flat_price_makes_short_requests_dear() -> None:
-    flat = RequestPrice(currency="USD", flat=0.002, **QUOTE)
-    short = break_even(machine(), flat, lambda i, o: 1e3, 10, 10)
-    long = break_even(machine(), flat, lambda i, o: 1e3, 10_000, 1000)
+    either = choice(machine(), RequestPrice(currency="USD", flat=0.002, **QUOTE), 1e3)
+    short, long = either.break_even(10, 10), either.break_even(10_000, 1000)
     assert short.requests_per_s == long.requests_per_s == pytest.approx(0.5)
 
 
 def test_machines_come_in_whole_numbers() -> None:
+    either = choice(machine(utilisation=0.5), tokens(), 4.0)
+
     def at(traffic: float) -> tuple[int, float]:
-        own = machine(utilisation=0.5)
-        point = cost_at(own, tokens(), lambda i, o: 4.0, 1000, 500, traffic)
+        point = either.cost_at(1000, 500, traffic)
         return point.num_machines, point.own_per_request
 
     assert at(2.0) == (1, pytest.approx(0.0005))
@@ -110,16 +119,16 @@ def test_machines_come_in_whole_numbers() -> None:
 
 
 def test_the_surface_over_lengths_and_traffic_changes_sides_at_the_break_even() -> None:
-    own, traffics = machine(), [0.1, 1.0, 10.0]
-    surface = cost_surface(own, tokens(), lambda i, o: 100.0, [1000], [10, 500], traffics)
-    assert [(p.num_output, p.requests_per_s) for p in surface] == [
+    either, traffics = choice(machine(), tokens(), 100.0), [0.1, 1.0, 10.0]
+    points = surface(either.cost_at, [1000], [10, 500], traffics)
+    assert [(p.num_output, p.requests_per_s) for p in points] == [
         (o, t) for o in (10, 500) for t in traffics
     ]
-    for point in surface:
-        even = break_even(own, tokens(), lambda i, o: 100.0, 1000, point.num_output)
+    for point in points:
+        even = either.break_even(1000, point.num_output)
         assert even.requests_per_s is not None
         assert point.is_own_cheaper == (point.requests_per_s > even.requests_per_s)
-    assert {p.is_own_cheaper for p in surface} == {True, False}
+    assert {p.is_own_cheaper for p in points} == {True, False}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +147,8 @@ def test_the_surface_over_lengths_and_traffic_changes_sides_at_the_break_even() 
         (lambda: tokens().per_request(10, 1, num_cached=11), "num_cached"),
         (lambda: MachinePrice.from_dict({"per_hours": 1}), "per_hour"),
         (lambda: MachinePrice.from_dict({"per_hour": 1, "currency": "USD"}), "date"),
-        (lambda: break_even(machine(), tokens(currency="EUR"), lambda i, o: 1, 1, 1), "EUR"),
+        (lambda: choice(machine(), tokens(currency="EUR"), 1.0), "EUR"),
+        (lambda: choice(machine(), tokens(), 1.0).cost_at(1, 1, 0), "requests_per_s"),
         (lambda: tokens_per_kwh(0), "j_per_token"),
     ],
 )

@@ -92,6 +92,16 @@ BAD = [
         "batching.scheduling.workload",
         "Did you mean 'steady'?",
     ),
+    ({"power": {"thread": {}}}, "thread", "Did you mean 'threads'?"),
+    ({"power": {"threads": {"workload": "steddy"}}}, "power.threads.workload", "'steady'"),
+    ({"power": {"caps": {"caps_w": []}}}, "power.caps", "not valid"),
+    (
+        {"power": {"cold_start": {"candidates": [{"slug": "a"}, {"slug": "a"}]}}},
+        "power.cold_start.candidates",
+        "two candidates are called 'a'",
+    ),
+    ({"prices": {"machine": {"currency": "EUR", "per_hour": 1}}}, "prices", "date"),
+    ({"prices": {"maschine": None}}, "maschine", "Did you mean 'machine'?"),
     ({"select": {"objective": "godput"}}, "select.objective", "Did you mean 'goodput'?"),
     (
         {"baseline": {"candidates": [{"slug": "a"}, {"slug": "a"}], "reference": "a"}},
@@ -164,3 +174,19 @@ def test_completing_leaves_the_arguments_alone(schema):
     complete_config(given, schema)["engine"]["block_size"] = 1
     assert given == {"engine": {"dtype": "float32"}}
     assert "block_size" not in complete_config({}, schema)["engine"]
+
+
+def test_caps_are_changed_only_where_they_are_listed(schema):
+    assert "caps" not in complete_config({}, schema)["power"]
+    found = complete_config({"power": {"caps": {"caps_w": [300]}}}, schema)
+    assert list(found["power"]) == ["caps"]
+    assert found["power"]["caps"]["clocks_mhz"] == []
+
+
+def test_days_of_prices_may_be_bare_in_yaml(schema, tmp_path):
+    """YAML makes a date of a bare day, which no JSON of a job can hold."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "prices: {machine: {currency: EUR, per_hour: 1, date: 2026-11-01, source: invoice}}"
+    )
+    assert load_config(path, SCHEMA_PATH)["prices"]["machine"]["date"] == "2026-11-01"

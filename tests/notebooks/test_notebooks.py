@@ -19,6 +19,7 @@ NAMES = (
     "40_kv_cache",
     "50_speculative",
     "60_moe_routing",
+    "70_power_cost",
 )
 
 

@@ -246,6 +246,51 @@ def titled(options: dict[str, Any]) -> dict[str, Any]:
     return {"title": "what the run found", **options}
 
 
+def make_sizes() -> pd.DataFrame:
+    """Three instance sizes with modelled energy; the smallest takes least per token."""
+    return pd.DataFrame({
+        "run": [f"power/threads.threads-{n}" for n in (1, 2, 4)],
+        "status": "ok",
+        "extra.candidate": [f"threads-{n}" for n in (1, 2, 4)],
+        "throughput.output_tokens_per_s": [150.0, 260.0, 400.0],
+        "intervals.throughput.output_tokens_per_s.low": [140.0, 250.0, 390.0],
+        "intervals.throughput.output_tokens_per_s.high": [160.0, 270.0, 430.0],
+        "energy.source": "modelled",
+        "energy.j_per_token": [0.03, 0.034, 0.05],
+        "energy.j_per_token_low": [0.012, 0.014, 0.02],
+        "energy.j_per_token_high": [0.06, 0.065, 0.09],
+    })  # fmt: skip
+
+
+def make_starts() -> pd.DataFrame:
+    columns = {"format": ["none", "q4_1"], "start_j": [30.0, 12.0], "warm_watts": [1.5, 1.5]}
+    return pd.DataFrame(columns)
+
+
+def make_request_energy() -> pd.DataFrame:
+    """Twenty requests of rising lengths."""
+    rows = [(16 * i, 4 + i, 0.01 * i, 0.05 * (4 + i)) for i in range(1, 21)]
+    names = ("prompt_tokens", "output_tokens", "prefill_j", "decode_j")
+    return pd.DataFrame(rows, columns=pd.Index(names))
+
+
+def make_lengths() -> pd.DataFrame:
+    """A figure over lengths; long outputs have none."""
+    rows = [(i, o, None if o == 1024 else i / 900 + o / 70) for i in (64, 4096) for o in (16, 1024)]
+    return pd.DataFrame(rows, columns=pd.Index(["num_input", "num_output", "requests_per_s"]))
+
+
+def make_costs() -> pd.DataFrame:
+    """One machine up to two requests per second, two from there on, and a price elsewhere."""
+    traffic = np.geomspace(0.01, 4, 30)
+    return pd.DataFrame({
+        "elsewhere": "some-api",
+        "requests_per_s": traffic,
+        "own_per_request": 1e-4 * np.ceil(traffic / 2) / traffic,
+        "elsewhere_per_request": 3e-4,
+    })  # fmt: skip
+
+
 def make_cells() -> pd.DataFrame:
     """Speculation at one and eight sequences: a gain, a loss, and neither."""
     steps = [(60, 0, 0, 40, 0), (10, 5, 85, 0, 0), (0, 0, 90, 10, 0)]
@@ -396,6 +441,17 @@ PLOTS: dict[str, Callable[..., Any]] = {
     ),
     "decision_shares": lambda **k: plotting.decision_shares(make_cells(), **k),
     "formula_scatter": lambda **k: plotting.formula_scatter(make_cells(), **k),
+    "size_tradeoff": lambda **k: plotting.size_tradeoff(make_sizes(), **titled(k)),
+    "keep_warm_curves": lambda **k: plotting.keep_warm_curves(
+        make_starts(), is_derived=True, **titled(k)
+    ),
+    "request_energy": lambda **k: plotting.request_energy(
+        make_request_energy(), is_derived=True, **titled(k)
+    ),
+    "lengths_map": lambda **k: plotting.lengths_map(
+        make_lengths(), "requests_per_s", label="requests/s", **titled(k)
+    ),
+    "cost_curves": lambda **k: plotting.cost_curves(make_costs(), currency="EUR", **titled(k)),
     "kept_quality": lambda **k: plotting.kept_quality(
         make_kept(), FOUND, lines={"auto": 1.0}, **titled(k)
     ),

@@ -39,11 +39,11 @@ def snakemake(folder, *arguments):
 def test_everything_is_there(folder):
     results = folder / "results" / "ci"
     names = ("00_quickstart", "10_roofline", "20_batching", "30_quantization")
-    names += ("40_kv_cache", "50_speculative", "60_moe_routing")
+    names += ("40_kv_cache", "50_speculative", "60_moe_routing", "70_power_cost")
     for name in names:
         assert (results / "notebooks" / f"{name}.ipynb").is_file()
         assert "<html" in (results / "notebooks" / f"{name}.html").read_text()[:2000].lower()
-    assert len(list((results / "figures").glob("*.png"))) == 20
+    assert len(list((results / "figures").glob("*.png"))) == 21
     assert {p.stem for p in (results / "tables").glob("*.parquet")} == {
         "baseline",
         "batching",
@@ -51,11 +51,12 @@ def test_everything_is_there(folder):
         "kv_cache",
         "speculative",
         "moe",
+        "power",
         "serving",
         "select",
     }
     assert "config:" in (results / "recommendation.yaml").read_text()
-    assert (results / "tables" / "durations.csv").read_text().count("\n") == 25
+    assert (results / "tables" / "durations.csv").read_text().count("\n") == 29
 
 
 def test_a_second_run_has_nothing_to_do(folder):

@@ -38,8 +38,9 @@ def test_the_default_run_is_planned_in_full():
     assert text.count("rule kv_cache_slice:") == 6
     assert text.count("rule speculative_slice:") == 4
     assert text.count("rule moe_slice:") == 4
+    assert text.count("rule power_slice:") == 3
     assert text.count("rule serving_slice:") == 1
-    assert text.count("rule execute_notebook:") == 7
+    assert text.count("rule execute_notebook:") == 8
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -41,7 +41,13 @@ def test_timing_jobs_have_a_node_of_their_own_on_a_cluster() -> None:
         for rule, resources in slurm["set-resources"].items()
         if "--exclusive" in resources["slurm_extra"]
     }
-    assert {"baseline_slice", "batching_slice", "finalists", "validation"} <= timing_rules()
+    assert {
+        "baseline_slice",
+        "power_slice",
+        "batching_slice",
+        "finalists",
+        "validation",
+    } <= timing_rules()
     assert exclusive == timing_rules()
     assert set(slurm["set-threads"]) == timing_rules()
 

@@ -45,6 +45,7 @@ rule baseline_table:
     params:
         specs=stage_specs("baseline"),
         quality_floor=CONFIG["quality_floor"],
+        prices=CONFIG["prices"],
         results_dir=results_dir,
         code=source_identity("select"),
     script:

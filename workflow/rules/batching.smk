@@ -30,5 +30,6 @@ use rule baseline_table as batching_table with:
     params:
         specs=stage_specs("batching"),
         quality_floor=CONFIG["quality_floor"],
+        prices=CONFIG["prices"],
         results_dir=results_dir,
         code=source_identity("select"),

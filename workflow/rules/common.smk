@@ -23,7 +23,7 @@ config.update(CONFIG)
 RESULTS = CONFIG["results_dir"]
 MODEL = model_name(CONFIG["model"], RESULTS)
 IS_CUDA = CONFIG["engine"].get("device") == "cuda"
-STAGES = ("baseline", "batching", "quantization", "kv_cache", "speculative", "moe")
+STAGES = ("baseline", "batching", "quantization", "kv_cache", "speculative", "moe", "power")
 ENV = "../../envs/cuda.yaml" if IS_CUDA else "../../envs/cpu.yaml"
 
 # Timing jobs never overlap, whatever the command line says: a resource that no option limits is

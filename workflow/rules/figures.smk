@@ -29,6 +29,40 @@ rule slice_figure:
         "../scripts/plot_slice.py"
 
 
+rule power_figure:
+    input:
+        table=rules.power_table.output.table,
+        chosen=rules.power_table.output.chosen,
+    output:
+        report(
+            f"{RESULTS}/figures/power.{{slice}}.png",
+            caption="../report/power.rst",
+            category="power",
+            labels={"question": "{slice}", "type": "figure"},
+        ),
+    log:
+        f"{RESULTS}/logs/figures/power.{{slice}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/figures.power.{{slice}}.tsv"
+    conda:
+        "../../envs/notebooks.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    params:
+        setting=lambda wildcards: slice_spec(
+            CONFIG, "power", wildcards.slice
+        ).describe(),
+        code=source_identity("present"),
+    script:
+        "../scripts/plot_power.py"
+
+
+# Both make figures/power.*.png.
+ruleorder: power_figure > slice_figure
+
+
 rule serving_figure:
     input:
         table=rules.serving_table.output.table,

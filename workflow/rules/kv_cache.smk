@@ -34,5 +34,6 @@ use rule baseline_table as kv_cache_table with:
     params:
         specs=stage_specs("kv_cache"),
         quality_floor=CONFIG["quality_floor"],
+        prices=CONFIG["prices"],
         results_dir=results_dir,
         code=source_identity("select"),

@@ -13,6 +13,7 @@ rule execute_notebook:
         kv_cache=rules.kv_cache_table.output.table,
         speculative=rules.speculative_table.output.table,
         moe=rules.moe_table.output.table,
+        power=rules.power_table.output.table,
         serving=rules.serving_table.output.table,
         chosen=[
             rules.baseline_table.output.chosen,
@@ -21,6 +22,7 @@ rule execute_notebook:
             rules.kv_cache_table.output.chosen,
             rules.speculative_table.output.chosen,
             rules.moe_table.output.chosen,
+            rules.power_table.output.chosen,
             rules.serving_table.output.chosen,
         ],
         recommendation=rules.recommend.output.recommendation,
@@ -62,6 +64,7 @@ rule run_summary:
             *manifests("kv_cache"),
             *manifests("speculative"),
             *manifests("moe"),
+            *manifests("power"),
             *manifests("serving"),
             rules.finalists.output.manifest,
             rules.validation.output.manifest,

@@ -10,6 +10,7 @@ rule finalists:
             rules.quantization_table.output.chosen,
             rules.kv_cache_table.output.chosen,
             rules.speculative_table.output.chosen,
+            rules.power_table.output.chosen,
         ],
     output:
         manifest=f"{RESULTS}/slices/select/finalists.json",
@@ -58,6 +59,7 @@ rule choose_finalist:
         slo=CONFIG["slo"],
         quality_floor=CONFIG["quality_floor"],
         objective=CONFIG["select"]["objective"],
+        prices=CONFIG["prices"],
         results_dir=results_dir,
         code=source_identity("select"),
     script:
@@ -116,6 +118,7 @@ rule recommend:
         runtime=5,
     params:
         slo=CONFIG["slo"],
+        prices=CONFIG["prices"],
         results_dir=results_dir,
         code=source_identity("select"),
     script:

@@ -10,6 +10,7 @@ use rule baseline_slice as serving_slice with:
             rules.quantization_table.output.chosen,
             rules.kv_cache_table.output.chosen,
             rules.speculative_table.output.chosen,
+            rules.power_table.output.chosen,
         ],
     output:
         manifest=f"{RESULTS}/slices/serving/{{slice}}.json",
@@ -42,6 +43,7 @@ rule serving_table:
         runtime=5,
     params:
         results_dir=results_dir,
+        prices=CONFIG["prices"],
         code=source_identity("select"),
     script:
         "../scripts/collect_serving.py"

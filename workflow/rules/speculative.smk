@@ -35,5 +35,6 @@ use rule baseline_table as speculative_table with:
     params:
         specs=stage_specs("speculative"),
         quality_floor=CONFIG["quality_floor"],
+        prices=CONFIG["prices"],
         results_dir=results_dir,
         code=source_identity("select"),

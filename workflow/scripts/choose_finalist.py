@@ -15,6 +15,7 @@ def main(snakemake):
             slo=params.slo,
             floor=params.quality_floor,
             objective=params.objective,
+            prices=params.prices,
             path=snakemake.output[0],
         )
 

@@ -11,6 +11,7 @@ def main(snakemake):
         collect_serving(
             snakemake.input.manifest,
             results_dir=snakemake.params.results_dir,
+            prices=snakemake.params.prices,
             table_path=snakemake.output.table,
             chosen_path=snakemake.output.chosen,
         )

@@ -14,6 +14,7 @@ def main(snakemake):
             [*params.specs],
             results_dir=params.results_dir,
             floor=params.quality_floor,
+            prices=params.prices,
             table_path=snakemake.output.table,
             chosen_path=snakemake.output.chosen,
         )

@@ -14,6 +14,7 @@ def main(snakemake):
             manifest_paths=[snakemake.input.finalists, snakemake.input.validation],
             results_dir=params.results_dir,
             slo=params.slo,
+            prices=params.prices,
             recommendation_path=snakemake.output.recommendation,
             table_path=snakemake.output.table,
         )

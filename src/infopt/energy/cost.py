@@ -23,11 +23,11 @@ from infopt.errors import ConfigError, check_known_keys
 J_PER_KWH = 3.6e6
 _SECONDS_PER_HOUR = 3600.0
 
-P = TypeVar("P", bound="_Quoted")
+P = TypeVar("P", bound="Quoted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Quoted:
+class Quoted:
     """A figure from outside.
 
     Attributes:
@@ -69,6 +69,9 @@ class _Quoted:
         """
         known = [f.name for f in fields(cls)]
         check_known_keys(values, known, cls.__name__)
+        day = values.get("date")
+        if isinstance(day, datetime.date):  # what YAML makes of a bare day
+            values = {**values, "date": day.isoformat()}
         try:
             return cls(**values)
         except TypeError as error:
@@ -76,7 +79,7 @@ class _Quoted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachinePrice(_Quoted):
+class MachinePrice(Quoted):
     """A machine by the hour.
 
     Attributes:
@@ -95,7 +98,7 @@ class MachinePrice(_Quoted):
 
     def __post_init__(self) -> None:
         """Check every value."""
-        _Quoted.__post_init__(self)
+        Quoted.__post_init__(self)
         if not 0 < self.utilisation <= 1:
             raise _out_of_range("MachinePrice.utilisation", self.utilisation, "over 0, at most 1")
         if self.pue < 1:
@@ -161,7 +164,7 @@ class MachinePrice(_Quoted):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenPrice(_Quoted):
+class TokenPrice(Quoted):
     """An API that is paid by the token.
 
     Attributes:
@@ -194,7 +197,7 @@ class TokenPrice(_Quoted):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestPrice(_Quoted):
+class RequestPrice(Quoted):
     """A service that takes the same for every request.
 
     Attributes:
@@ -212,7 +215,7 @@ class RequestPrice(_Quoted):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CarbonIntensity(_Quoted):
+class CarbonIntensity(Quoted):
     """What a kilowatt-hour emits.
 
     Attributes:

@@ -8,6 +8,8 @@ from statistics import median
 from types import TracebackType
 from typing import Any
 
+import torch
+
 from infopt.bench.closed import run_batch
 from infopt.bench.load_result import LoadResult
 from infopt.bench.openloop import run_open_loop
@@ -90,6 +92,9 @@ class Arm:
             MeasurementError: A request did not complete: its time would be missing in every figure.
         """
         requests = self.requests[len(self.results) % len(self.requests)]
+        if self.llm.config.num_threads is not None:
+            # The number of threads is the process's, and arms with others take turns with this one.
+            torch.set_num_threads(self.llm.config.num_threads)
         with measured_run(self.llm.engine, self.meter, self._bytes_of) as energy:
             result = serve(self.llm, requests, self.load)
         result.energy = energy

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infopt.bench.slo import SLO
+from infopt.experiments.costs import price_records
 from infopt.experiments.spec import SliceSpec
 from infopt.experiments.tables import collect, retire_others
 from infopt.experiments.yaml_files import write_yaml
@@ -31,6 +32,7 @@ def collect_stage(
     floor: str | Mapping[str, Any] | None,
     table_path: str | Path,
     chosen_path: str | Path,
+    prices: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the table of a stage and what it chose.
 
@@ -41,9 +43,11 @@ def collect_stage(
         floor: Quality floor.
         table_path: Where the table goes.
         chosen_path: Where the choice goes.
+        prices: The configuration's ``prices``; None leaves the records' cost as it is.
     """
     manifests = [read_json(path) for path in manifest_paths]
     retire_others(manifests, results_dir)
+    price_records(manifests, results_dir, prices)
     table = collect(manifests, results_dir)
     write_table(table, table_path)
     chosen = choose_stage(table, [SliceSpec.from_json(text) for text in specs], floor)

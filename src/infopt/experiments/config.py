@@ -9,6 +9,7 @@ misspelt option is an error now and not after an hour of measuring.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,12 +55,21 @@ def complete_config(config: Mapping[str, Any], schema: Mapping[str, Any]) -> Con
     Raises:
         ConfigError: Names the key, its value, and the nearest valid one.
     """
-    full = complete(schema, config)
+    full = complete(schema, _with_plain_days(config))
     _check_schema(full, schema)
     _check_references(full)
     _check_engine_options(full)
     _check_other_options(full)
     return full
+
+
+def _with_plain_days(value: Any) -> Any:
+    """Return a document with days as text: YAML makes dates of them, which JSON does not know."""
+    if isinstance(value, Mapping):
+        return {key: _with_plain_days(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_plain_days(item) for item in value]
+    return value.isoformat() if isinstance(value, datetime.date) else value
 
 
 def settings_table(schema: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -143,7 +153,9 @@ def _check_references(config: Config) -> None:
         _check_workload_name(config, f"baseline.{key}", config["baseline"][key])
     for stage in ("serving", "select"):
         _check_workload_name(config, f"{stage}.workload", config[stage]["workload"])
-    for where, entry in [*slices(config), ("baseline", config["baseline"])]:
+    for name, entry in config["power"].items():
+        _check_workload_name(config, f"power.{name}.workload", entry["workload"])
+    for where, entry in _with_candidates(config):
         slugs = [c["slug"] for c in entry["candidates"]]
         _check_slugs(where, slugs)
         for key in ("reference", "prefers"):
@@ -167,6 +179,13 @@ def slices(config: Config) -> list[tuple[str, dict[str, Any]]]:
         for stage in _STAGES_WITH_SLICES
         for name, entry in config[stage].items()
     ]
+
+
+def _with_candidates(config: Config) -> list[tuple[str, dict[str, Any]]]:
+    """Return (dotted name, entry) of everything that lists candidates."""
+    power = [(f"power.{name}", entry) for name, entry in config["power"].items()]
+    found = [*slices(config), ("baseline", config["baseline"]), *power]
+    return [(where, entry) for where, entry in found if "candidates" in entry]
 
 
 def _check_workload_name(config: Config, where: str, name: str) -> None:
@@ -214,7 +233,7 @@ def _check_engine_options(config: Config) -> None:
 def _engine_options(config: Config) -> Iterator[tuple[str, dict[str, Any], bool]]:
     """Yield the options as they will be combined for each candidate, and who names its model."""
     yield "engine", config["engine"], False
-    for where, entry in [*slices(config), ("baseline", config["baseline"])]:
+    for where, entry in _with_candidates(config):
         shared = config["engine"] | entry.get("engine", {})
         for candidate in entry["candidates"]:
             name = f"{where}.candidates.{candidate['slug']}"
@@ -227,6 +246,7 @@ def _check_other_options(config: Config) -> None:
     from infopt.bench.slo import SLO
     from infopt.bench.workloads import workload_options
     from infopt.energy import EnergyConstants
+    from infopt.energy.prices import Prices
     from infopt.experiments.measures import check_measures
     from infopt.select.objectives import OBJECTIVES
     from infopt.select.quality import get_floor
@@ -237,6 +257,7 @@ def _check_other_options(config: Config) -> None:
     with_field("quality_floor", lambda: get_floor(config["quality_floor"]))
     constants = config["energy"]["constants"]
     with_field("energy.constants", lambda: EnergyConstants.from_dict(constants))
+    with_field("prices", lambda: Prices.from_dict(config["prices"]))
     served = config["workloads"][config["serving"]["workload"]]
     rates = with_field("serving.rates", lambda: check_rates(config["serving"]["rates"]))
     if served["kind"] != "trace":  # whose file is read when it is replayed

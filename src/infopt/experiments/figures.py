@@ -11,7 +11,7 @@ import numpy as np
 from infopt.errors import ResultError
 from infopt.experiments.findings.tables import forest_axes
 from infopt.experiments.yaml_files import read_yaml
-from infopt.plotting import bars_with_interval, load_curve, pareto, save, styled
+from infopt.plotting import bars_with_interval, load_curve, pareto, save, styled, written
 from infopt.plotting.data import floats
 from infopt.results import read_table
 from infopt.select import get_objective, read_recommendation
@@ -101,6 +101,29 @@ def draw_serving(
     """
     saturation = read_yaml(chosen_path)["saturation"]
     _save(serving_axes(read_table(table_path), saturation, limits), path)
+
+
+def draw_power(
+    table_path: str | Path, chosen_path: str | Path, name: str, path: str | Path
+) -> None:
+    """Draw a question of the stage `power`, or why this machine does not have it.
+
+    Args:
+        table_path: Table of the stage.
+        chosen_path: What it chose.
+        name: Slice.
+        path: Picture to write.
+    """
+    entry = read_yaml(chosen_path)["slices"][name]
+    if entry["status"] == "skipped":
+        _save(written(entry["reason"], title=f"{name}: not measured on this machine"), path)
+        return
+    rows = slice_rows(read_table(table_path), name)
+    if name == "cold_start":
+        axes = bars_with_interval(rows, "extra.cold_start_s", label="extra.candidate")
+    else:
+        axes = slice_axes(rows, "throughput")
+    _save(axes, path)
 
 
 @styled

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infopt.bench.slo import SLO
+from infopt.experiments.costs import price_records
 from infopt.experiments.spec import UNOPTIMIZED
 from infopt.experiments.tables import collect, retire_others
 from infopt.plotting.data import is_missing
@@ -37,6 +38,7 @@ def choose_finalist(
     floor: str | Mapping[str, Any],
     objective: str,
     path: str | Path,
+    prices: Mapping[str, Any] | None = None,
 ) -> Recommendation:
     """Choose among the finalists and write the choice, still without validation.
 
@@ -47,8 +49,11 @@ def choose_finalist(
         floor: Quality floor.
         objective: What to be best at.
         path: Where the choice goes.
+        prices: The configuration's ``prices``; None leaves the records' cost as it is.
     """
-    table = finalists_table([read_json(p) for p in manifest_paths], results_dir)
+    manifests = [read_json(p) for p in manifest_paths]
+    price_records(manifests, results_dir, prices)
+    table = finalists_table(manifests, results_dir)
     reference = f"select/finalists.{UNOPTIMIZED}"
     found = choose(table, slo, floor, objective=objective, reference=reference)
     logger.info("%s: %s", found.status, found.reason)
@@ -76,6 +81,7 @@ def recommend(
     slo: str | Mapping[str, Any],
     recommendation_path: str | Path,
     table_path: str | Path,
+    prices: Mapping[str, Any] | None = None,
 ) -> Recommendation:
     """Write the recommendation and the table of the stage.
 
@@ -86,9 +92,11 @@ def recommend(
         slo: Service-level objective.
         recommendation_path: Where the recommendation goes.
         table_path: Where the table goes.
+        prices: The configuration's ``prices``; None leaves the records' cost as it is.
     """
     manifests = [read_json(p) for p in manifest_paths]
     retire_others(manifests, results_dir)
+    price_records(manifests, results_dir, prices)
     table = collect(manifests, results_dir)
     write_table(table, table_path)
     choice = read_recommendation(choice_path)

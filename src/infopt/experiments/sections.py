@@ -33,11 +33,28 @@ def load_sections(
         slo_name: Its name.
         peaks: The machine's limits.
     """
+    steps = [s for r in results for s in r.step_log]
+    return {
+        **traffic_sections(results, slo, slo_name),
+        "memory": memory_section(llm, steps),
+        "roofline": roofline_section(llm, steps, peaks),
+        "ops": ops_section(llm),
+        "extra": step_figures(llm, steps, results),
+    }
+
+
+def traffic_sections(results: Sequence[LoadResult], slo: SLO, slo_name: str) -> Sections:
+    """Return what the answers alone say, wherever they were computed.
+
+    Args:
+        results: Runs, warm-up excluded; requests of all of them are one sample.
+        slo: Objective to judge by.
+        slo_name: Its name.
+    """
     timings = [t for r in results for t in r.timings]
     seconds = sum(r.duration_s for r in results)
     per_run = [figures(r, slo) for r in results]
     names = [n for n in HIGHER_IS_BETTER if all(n in f for f in per_run)]
-    steps = [s for r in results for s in r.step_log]
     return {
         "latency": summarize_latency(timings).to_dict(),
         "throughput": _throughput(results, seconds),
@@ -46,13 +63,9 @@ def load_sections(
             "limits": slo.to_dict(),
             **evaluate_slo(slo, timings, seconds).to_dict(),
         },
-        "memory": memory_section(llm, steps),
         "energy": energy_section(results),
-        "roofline": roofline_section(llm, steps, peaks),
-        "ops": ops_section(llm),
         "samples": {name: [f[name] for f in per_run] for name in names},
         "intervals": {_COLUMN[n]: _interval([f[n] for f in per_run]) for n in names},
-        "extra": step_figures(llm, steps, results),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from infopt.bench.http import HttpLoadResult
 from infopt.bench.load_sweep import SweepRow
 from infopt.bench.slo import SLO
 from infopt.bench.stats import Interval
+from infopt.experiments.costs import price_records
 from infopt.experiments.tables import collect, retire_others
 from infopt.experiments.yaml_files import write_yaml
 from infopt.results import read_json, write_table
@@ -51,6 +53,7 @@ def collect_serving(
     results_dir: str | Path,
     table_path: str | Path,
     chosen_path: str | Path,
+    prices: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the table of the stage and what follows from it, for whoever serves.
 
@@ -59,9 +62,11 @@ def collect_serving(
         results_dir: Folder of all results.
         table_path: Where the table goes.
         chosen_path: Where the saturation point goes. Its ``engine`` is empty: nothing was chosen.
+        prices: The configuration's ``prices``; None leaves the records' cost as it is.
     """
     manifest = read_json(manifest_path)
     retire_others([manifest], results_dir)
+    price_records([manifest], results_dir, prices)
     write_table(collect([manifest], results_dir), table_path)
     chosen = {"stage": manifest["stage"], "engine": {}, "saturation": manifest["saturation"]}
     write_yaml(chosen, chosen_path)

@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol
 
 from infopt.bench.load_result import LoadResult
 from infopt.bench.paired import run_paired
@@ -33,7 +34,7 @@ from infopt.experiments.arms import Arm, make_requests
 from infopt.experiments.devices import Device, measuring_device
 from infopt.experiments.energy import idle_watts, meter_of
 from infopt.experiments.machine import machine_peaks
-from infopt.experiments.sections import comparison_section, load_sections
+from infopt.experiments.sections import Sections, comparison_section, load_sections
 from infopt.experiments.spec import SliceSpec
 from infopt.hardware import fingerprint
 from infopt.results import RunDraft, RunRecord, finished_record, record_run, write_json
@@ -45,6 +46,26 @@ _OF_THE_MODEL = ("kv_cache_dtype", "kv_eviction")
 
 Probe = Callable[[Arm, Arm | None], dict[str, Any]]
 """Measures something more: (arm, reference arm or None for the reference itself) -> sections."""
+
+
+class Contestant(Protocol):
+    """What takes turns: a loaded candidate in this process (`Arm`), or several in others."""
+
+    slug: str
+    results: list[LoadResult]
+
+    def __enter__(self) -> Contestant: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def run(self) -> float:
+        """Serve the requests once, keep the result, and return its throughput."""
+        ...
 
 
 @dataclass(slots=True)
@@ -104,7 +125,7 @@ class SliceRun:
             "results_dir": self.results_dir,
         }
 
-    def open_arm(self, slug: str) -> Arm:
+    def open_arm(self, slug: str) -> Contestant:
         """Load a candidate; all of them get the same requests."""
         arm = Arm(
             slug, self.config(slug), load=self.spec.load, slo=self.slo, meter=self.choose_meter
@@ -114,6 +135,24 @@ class SliceRun:
             self.requests = [make_requests(arm.llm, workload, seed) for seed in self.spec.seeds]
         arm.requests = self.requests
         return arm
+
+    def sections(
+        self, arm: Contestant, results: list[LoadResult], reference: Contestant | None
+    ) -> Sections:
+        """Return what a candidate's runs and the probes say about it.
+
+        Args:
+            arm: The candidate.
+            results: Its runs, warm-up left out.
+            reference: What it took turns with; None for the reference itself.
+        """
+        assert isinstance(arm, Arm)
+        sections = load_sections(arm.llm, results, self.slo, self.slo_name, machine_peaks(arm.llm))
+        for probe in self.probes:
+            assert reference is None or isinstance(reference, Arm)
+            for name, section in probe(arm, reference).items():
+                sections[name] = {**(sections.get(name) or {}), **section}
+        return sections
 
     def choose_meter(self, device: str) -> MeterChoice:
         """Choose what measures the energy, once per job, and say why nothing better does."""
@@ -135,6 +174,7 @@ def run_slice(
     *,
     num_threads: int | None = None,
     probes: Sequence[Probe] = (),
+    kind: type[SliceRun] = SliceRun,
 ) -> dict[str, Any]:
     """Run what is missing of a slice.
 
@@ -143,6 +183,7 @@ def run_slice(
         results_dir: Folder of all results.
         num_threads: Compute threads; default is all this process may use.
         probes: Further measurements per candidate.
+        kind: How candidates are loaded and what is read off their runs.
 
     Returns:
         The manifest: names of the records, the candidates' options, what was left out because the
@@ -154,7 +195,7 @@ def run_slice(
     start_s = time.perf_counter()
     with measuring_device() as device:
         started = _now()
-        run = SliceRun(spec, Path(results_dir), device, num_threads, probes)
+        run = kind(spec, Path(results_dir), device, num_threads, probes)
         _take_over(run)
         num_resumed = len(run.records)
         missing = [slug for slug in spec.candidates if slug not in run.records]
@@ -212,7 +253,7 @@ def _measure(run: SliceRun, missing: Sequence[str]) -> None:
             _measure_reference(run, arm)
 
 
-def _measure_candidate(run: SliceRun, reference: Arm, slug: str) -> None:
+def _measure_candidate(run: SliceRun, reference: Contestant, slug: str) -> None:
     start_s, started = time.perf_counter(), _now()
     try:
         with record_run(**run.identity(slug)) as draft:
@@ -255,7 +296,7 @@ def is_left_out(error: ConfigError) -> bool:
     return isinstance(error, WeightFormatError) or error.field in _OF_THE_MODEL
 
 
-def _measure_reference(run: SliceRun, reference: Arm) -> None:
+def _measure_reference(run: SliceRun, reference: Contestant) -> None:
     """Measure a reference that no successful pair has measured."""
     start_s, started = time.perf_counter(), _now()
     reference.results.clear()
@@ -270,7 +311,11 @@ def _measure_reference(run: SliceRun, reference: Arm) -> None:
 
 
 def _record_reference(
-    run: SliceRun, reference: Arm, results: list[LoadResult], started: str, duration_s: float
+    run: SliceRun,
+    reference: Contestant,
+    results: list[LoadResult],
+    started: str,
+    duration_s: float,
 ) -> None:
     try:
         with record_run(**run.identity(reference.slug)) as draft:
@@ -296,7 +341,7 @@ def _record_failure(run: SliceRun, slug: str, error: Exception) -> None:
 
 
 def _alternate(
-    reference: Arm, candidate: Arm, repeats: int
+    reference: Contestant, candidate: Contestant, repeats: int
 ) -> tuple[list[LoadResult], list[LoadResult]]:
     """Let both arms take turns and return their runs, warm-up left out."""
     reference.results.clear()
@@ -306,12 +351,13 @@ def _alternate(
 
 
 def _fill(
-    run: SliceRun, draft: RunDraft, arm: Arm, results: list[LoadResult], reference: Arm | None
+    run: SliceRun,
+    draft: RunDraft,
+    arm: Contestant,
+    results: list[LoadResult],
+    reference: Contestant | None,
 ) -> None:
-    sections = load_sections(arm.llm, results, run.slo, run.slo_name, machine_peaks(arm.llm))
-    for probe in run.probes:
-        for name, section in probe(arm, reference).items():
-            sections[name] = {**(sections.get(name) or {}), **section}
+    sections = run.sections(arm, results, reference)
     if sections["energy"]["source"] is not None:
         sections["energy"]["idle_watts"] = run.idle_watts
     sections["extra"] |= {

@@ -29,7 +29,13 @@ Part = Literal["measure", "select", "present"]
 _PACKAGE = Path(infopt.__file__).parent
 _SELECT = (
     "select",
+    "energy/break_even.py",
+    "energy/cost.py",
+    "energy/keep_warm.py",
+    "energy/prices.py",
     "experiments/choose.py",
+    "experiments/costs.py",
+    "experiments/power/collect.py",
     "experiments/recommend.py",
     "experiments/tables.py",
     "experiments/yaml_files.py",

@@ -67,8 +67,8 @@ class SliceSpec:
             slice's reference.
         measure_steps: Time single steps by size.
         decides: Whether the winner is handed on; a slice can also only explain.
-        options: Further options of the stage (those of ``serving``, or what a slice of
-            ``kv_cache`` or ``moe`` measures beside its load).
+        options: Further options of the stage (those of ``serving`` and ``power``, or what a slice
+            of ``kv_cache`` or ``moe`` measures beside its load).
         energy: How energy is measured (the configuration's ``energy``).
         prefers: Candidate that is taken where it cannot be told from the best.
     """
@@ -119,9 +119,16 @@ class SliceSpec:
         lists = {k: tuple(v) for k, v in values.items() if isinstance(v, list)}
         return cls(**{**values, **lists, "candidates": candidates})
 
-    def engine_config(self, slug: str, **changes: Any) -> EngineConfig:
-        """Return the engine configuration of a candidate."""
-        options = {**self.base, **self.shared, **self.candidates[slug], **changes}
+    def engine_config(self, slug: str, *, num_threads: int | None = None) -> EngineConfig:
+        """Return the engine configuration of a candidate.
+
+        Args:
+            slug: The candidate.
+            num_threads: Threads that the job may use; options that ask for fewer get those.
+        """
+        options = {**self.base, **self.shared, **self.candidates[slug]}
+        if num_threads is not None:
+            options["num_threads"] = min(num_threads, options.get("num_threads") or num_threads)
         return EngineConfig.from_dict({"model": self.model, **options})
 
     @property
@@ -204,7 +211,7 @@ def model_name(model: str, results_dir: str | Path) -> str:
 
 def slice_names(config: Mapping[str, Any], stage: str) -> list[str]:
     """Return the slices of a stage, in the order of the configuration."""
-    fixed = {"baseline": ["precision"], "serving": ["load"]}
+    fixed = {"baseline": ["precision"], "serving": ["load"]}  # power: those that are listed
     return fixed[stage] if stage in fixed else list(config[stage])
 
 
@@ -214,7 +221,7 @@ def slice_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
     Args:
         config: Completed configuration.
         stage: ``baseline``, ``batching``, ``quantization``, ``kv_cache``, ``speculative``,
-            ``moe`` or ``serving``.
+            ``moe``, ``power`` or ``serving``.
         name: Name of the slice.
 
     Raises:
@@ -232,6 +239,8 @@ def slice_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
         return _baseline_spec(config, name)
     if stage == "serving":
         return _serving_spec(config, name)
+    if stage == "power":
+        return _power_spec(config, name)
     return _listed_spec(config, stage, name)
 
 
@@ -327,6 +336,27 @@ def _serving_spec(config: Mapping[str, Any], name: str) -> SliceSpec:
         load="open",
         repeats=1,
         criterion="goodput",
+        options=entry,
+        **_common(config),
+    )
+
+
+def _power_spec(config: Mapping[str, Any], name: str) -> SliceSpec:
+    """Return a question about power; its candidates depend on the machine that is found."""
+    entry = dict(config["power"][name])
+    workload = config["workloads"][entry.pop("workload")]
+    candidates = _candidates(entry) if "candidates" in entry else {}
+    entry.pop("candidates", None)
+    return SliceSpec(
+        stage="power",
+        name=name,
+        reference=next(iter(candidates), ""),
+        shared={},
+        candidates=candidates,
+        workloads={"load": workload},
+        repeats=entry.pop("repeats", None) or config["repeats"],
+        slo_limits=tuple(entry.pop("slo_limits", ())),
+        decides=name == "threads",
         options=entry,
         **_common(config),
     )

@@ -16,6 +16,7 @@ from infopt.experiments import (
     serving,
     speculative,
 )
+from infopt.experiments.power import stage as power
 from infopt.experiments.spec import SliceSpec
 from infopt.experiments.yaml_files import read_yaml
 from infopt.models.registry import load_registry_file
@@ -31,6 +32,7 @@ STAGES.register("quantization")(quantization.run)
 STAGES.register("kv_cache")(kv_cache.run)
 STAGES.register("speculative")(speculative.run)
 STAGES.register("moe")(moe.run)
+STAGES.register("power")(power.run)
 STAGES.register("serving")(serving.run)
 STAGES.register("select")(select.run)
 

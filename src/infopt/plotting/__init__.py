@@ -20,6 +20,14 @@ from infopt.plotting.latency import ecdf, latency_percentiles
 from infopt.plotting.load import goodput_curve, throughput_vs_batch
 from infopt.plotting.moe import distinct_experts, expert_loads, measure_ratios
 from infopt.plotting.op_shares import op_shares
+from infopt.plotting.power import (
+    cost_curves,
+    keep_warm_curves,
+    lengths_map,
+    request_energy,
+    size_tradeoff,
+    written,
+)
 from infopt.plotting.prefixes import prefix_hits, prefix_survivors
 from infopt.plotting.quality_bits import quality_bits
 from infopt.plotting.ratios import ratio_forest
@@ -48,6 +56,7 @@ __all__ = [
     "cell_gains",
     "color_of",
     "colors_for",
+    "cost_curves",
     "decision_shares",
     "distinct_experts",
     "ecdf",
@@ -55,10 +64,12 @@ __all__ = [
     "formula_scatter",
     "fragmentation",
     "goodput_curve",
+    "keep_warm_curves",
     "kept_quality",
     "kv_share",
     "latency_percentiles",
     "layer_errors",
+    "lengths_map",
     "load_curve",
     "marker_of",
     "measure_ratios",
@@ -69,13 +80,16 @@ __all__ = [
     "prefix_survivors",
     "quality_bits",
     "ratio_forest",
+    "request_energy",
     "results_table",
     "roofline",
     "save",
     "sensitivity_bars",
+    "size_tradeoff",
     "step_breakdown",
     "styled",
     "task_scores",
     "text_ratios",
     "throughput_vs_batch",
+    "written",
 ]

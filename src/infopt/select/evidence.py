@@ -6,7 +6,7 @@ from infopt.results.metrics import metric_of
 from infopt.select.energy_order import is_derived
 from infopt.select.objectives import Objective
 from infopt.select.recommendation import Evidence
-from infopt.select.rows import Row, interval, number
+from infopt.select.rows import Row, interval, number, text
 
 SHOWN = (
     "slo.goodput_requests_per_s",
@@ -30,6 +30,9 @@ SHOWN = (
     "memory.peak_rss_bytes",
     "memory.kv_waste_share",
     "energy.j_per_token",
+    "cost.per_million_output_tokens",
+    "cost.per_request",
+    "cost.per_machine_hour",
 )
 
 
@@ -60,7 +63,7 @@ def _evidence(row: Row, column: str) -> Evidence | None:
         _rounded(value * scale),
         None if low is None else _rounded(low * scale),
         None if high is None else _rounded(high * scale),
-        metric.display_unit,
+        (text(row, "cost.currency") or "") if column.startswith("cost.") else metric.display_unit,
     )
 
 

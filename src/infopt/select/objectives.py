@@ -147,4 +147,6 @@ _register(
     Objective("peak_memory", "memory.peak_rss_bytes"),
     Objective("j_per_token", "energy.j_per_token", "j_per_token"),
     Objective("j_per_request", "energy.j_per_request"),
+    Objective("cost_per_million", "cost.per_million_output_tokens"),
+    Objective("cost_per_request", "cost.per_request"),
 )

@@ -20,6 +20,7 @@ from infopt.errors import ResultError
 from infopt.experiments.choose import choose_stage
 from infopt.experiments.figures import slice_rows
 from infopt.experiments.findings.miniature import miniature_specs
+from infopt.experiments.power.collect import choose_power
 from infopt.experiments.stages import run_stage
 from infopt.experiments.tables import collect
 from infopt.experiments.yaml_files import read_yaml
@@ -87,8 +88,8 @@ def stage_results(stage: str, results_dir: str | Path, model: str | None = None)
     """Return the results of a stage: those of the pipeline if there are any, else of a miniature.
 
     Args:
-        stage: ``baseline``, ``batching``, ``quantization``, ``kv_cache``, ``speculative`` or
-            ``moe``.
+        stage: ``baseline``, ``batching``, ``quantization``, ``kv_cache``, ``speculative``,
+            ``moe`` or ``power``.
         results_dir: The pipeline's folder.
         model: What the miniature runs; None for the default model.
     """
@@ -102,6 +103,10 @@ def _of_pipeline(stage: str, results_dir: Path, table_path: Path) -> StageResult
     table = read_table(table_path)
     paths = [record_path(stage, slug, results_dir) for slug in table["slug"]]
     chosen = read_yaml(results_dir / "chosen" / f"{stage}.yaml")["slices"]
+    if table.empty:
+        reasons = "; ".join(f"{name}: {entry['reason']}" for name, entry in chosen.items())
+        note = f"This machine has none of the questions of this stage. {reasons}."
+        return StageResults(table, _no_samples(), chosen, note, is_miniature=False)
     # Slices that only explain may run a model of their own.
     deciding = [name for name, entry in chosen.items() if entry.get("decides", True)]
     own = table.loc[table["extra.slice"].isin(deciding)]
@@ -115,6 +120,12 @@ def _of_pipeline(stage: str, results_dir: Path, table_path: Path) -> StageResult
     return StageResults(table, load_samples(paths), chosen, note, is_miniature=False)
 
 
+def _no_samples() -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame({name: [] for name in ("run", "stage", "slug", "name", "index", "value")})
+
+
 def _of_miniature(stage: str, model: str | None) -> StageResults:
     folder = cache_dir() / "miniature"
     specs = miniature_specs(stage, model)
@@ -126,7 +137,10 @@ def _of_miniature(stage: str, model: str | None) -> StageResults:
         f"on the spot: model `{specs[0].model}`, {specs[0].repeats} pairs per comparison. Fewer "
         "than 6 pairs never give a verdict: read the ratios as a first impression."
     )
-    chosen = choose_stage(table, specs, "default")["slices"]
+    if stage == "power":
+        chosen = choose_power(table, manifests, specs)["slices"]
+    else:
+        chosen = choose_stage(table, specs, "default")["slices"]
     return StageResults(table, load_samples(paths), chosen, note, is_miniature=True)
 
 

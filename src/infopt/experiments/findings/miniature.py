@@ -7,6 +7,7 @@ from typing import Any
 from infopt.errors import ConfigError
 from infopt.experiments.findings.miniature_kv import kv_specs
 from infopt.experiments.findings.miniature_moe import moe_specs
+from infopt.experiments.findings.miniature_power import power_specs
 from infopt.experiments.findings.miniature_quantization import quantization_specs
 from infopt.experiments.findings.miniature_speculative import speculative_specs
 from infopt.experiments.spec import SliceSpec
@@ -57,7 +58,7 @@ def miniature_specs(stage: str, model: str | None = None) -> list[SliceSpec]:
 
     Args:
         stage: ``baseline``, ``batching``, ``quantization``, ``kv_cache``, ``speculative``,
-            ``moe`` or ``serving``.
+            ``moe``, ``power`` or ``serving``.
         model: Model; None for the stage's default one.
 
     Raises:
@@ -69,6 +70,7 @@ def miniature_specs(stage: str, model: str | None = None) -> list[SliceSpec]:
         "kv_cache": kv_specs,
         "speculative": speculative_specs,
         "moe": moe_specs,
+        "power": power_specs,
         "serving": _serving,
     }
     if stage == "quantization":

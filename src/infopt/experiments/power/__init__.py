@@ -1,0 +1,1 @@
+"""Stage `power`: instance size, replicas, cold starts, power caps, and what they take in energy."""
