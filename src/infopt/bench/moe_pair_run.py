@@ -5,7 +5,8 @@
 A step of a small model finds its weights in the processor's caches, and then nothing depends on how
 many of them it reads. The models here have random weights of 256 MB and more: a dense one, mixtures
 that use as many weights per token, and a dense one with as many weights as the mixtures have in
-all. Values change no time; who goes to which expert is then nearly even. Run it on an idle machine.
+all. Values change no time. Untrained routers choose nearly evenly; where sequences choose alike,
+fewer experts are read than the formula says. Run it on an idle machine.
 """
 
 from __future__ import annotations
