@@ -330,6 +330,24 @@ def test_cold_warm_and_uncached_answers_agree_at_every_page_border(make_llm) -> 
     assert tokens([shared]) == tokens(run(uncached, [other]))
 
 
+def test_after_a_reset_nothing_of_the_old_weights_is_found(make_llm) -> None:
+    """Pins: weights changed under the same name, and pages computed with the old ones were used."""
+
+    def change_weights(llm: LLM) -> None:
+        llm.engine.runner.model.embedding._weight.mul_(-1.0).add_(0.01)
+
+    prompt, llm, fresh = ids(30), make_llm(), make_llm()
+    (before,) = run(llm, [prompt])
+    change_weights(llm)
+    (stale,) = run(llm, [prompt])
+    llm.reset_prefix_cache()
+    (after,) = run(llm, [prompt])
+    change_weights(fresh)
+    assert (stale.num_cached_tokens, after.num_cached_tokens) == (28, 0)
+    assert tokens([after]) == tokens(run(fresh, [prompt]))
+    assert tokens([after]) not in (tokens([before]), tokens([stale]))
+
+
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
 def test_preempted_requests_with_a_common_prefix_equal_their_solo_runs(
     make_llm, preemption: str

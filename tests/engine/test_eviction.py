@@ -90,14 +90,17 @@ def test_a_budget_that_holds_everything_changes_no_bit(
 
 @pytest.mark.parametrize("count", [3, 7, 8, 9])
 def test_prompts_within_the_window_are_left_alone(
-    make: Callable[..., LLM], kept: Kept, count: int
+    make: Callable[..., LLM], kept: Kept, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """EV-07: snapkv with a window of 8."""
+    """EV-07: snapkv with a window of 8; the log says so."""
+    caplog.set_level("DEBUG", "infopt.engine.eviction_request")
     prompt = ids(count)
     expected = facts(run(make(), prompt, GREEDY))
     found = facts(run(make(), prompt, evicting("snapkv")))
     assert (found == expected) == (count <= 8)
     assert bool(kept) == (count > 8)
+    said = f"nothing will go of a prompt of {count} tokens" in caplog.text
+    assert said == (count <= 8)
 
 
 @pytest.mark.parametrize("method", SMALL)

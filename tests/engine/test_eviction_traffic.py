@@ -20,6 +20,7 @@ from infopt.cache.quantized_pages import PageNeed
 EVICTIONS: list[dict[str, Any] | None] = [
     None,
     {"method": "streaming", "budget_tokens": 9, "sinks": 2, "interval_pages": 1},
+    {"method": "streaming", "budget_tokens": 12, "interval_pages": 1, "positions": "relative"},
     {"method": "h2o", "budget_tokens": 11, "interval_pages": 2},
     {"method": "tova", "budget_tokens": 8, "interval_pages": 1, "protected": 3},
     {"method": "snapkv", "budget": 0.5, "window": 6, "kernel": 3},
@@ -37,6 +38,7 @@ WITH_QUANTIZED: list[dict[str, Any] | None] = [
     None,
     {"method": "streaming", "budget_tokens": 47, "interval_pages": 1},
     {"method": "tova", "budget_tokens": 41, "interval_pages": 1, "protected": 3},
+    {"method": "h2o", "budget_tokens": 45, "interval_pages": 1},
     {"method": "snapkv", "budget": 0.6, "window": 6, "kernel": 3},
     {"method": "knorm", "budget_tokens": 44},
 ]

@@ -139,6 +139,18 @@ def test_every_format_is_bit_identical(
     _check_equal(expected, Run(folder, kv_cache_dtype=dtype, backend=backend, **options), setting)
 
 
+@pytest.mark.parametrize("num_drafts", range(1, 9))
+@pytest.mark.parametrize("dtype", ["int8", "int4", "fp8_e4m3"])
+def test_every_draft_length_is_bit_identical(
+    solo: Callable[..., tuple[Path, Run]], dtype: str, num_drafts: int
+) -> None:
+    """Guesses cross page borders and row groups at every offset; rejected ones are never coded."""
+    folder, expected = solo("llama", dtype, "cpu")
+    guesses = {"method": "ngram", "num_speculative_tokens": num_drafts, "prompt_lookup_min": 1}
+    got = Run(folder, kv_cache_dtype=dtype, backend="cpu", speculative=guesses)
+    _check_equal(expected, got, f"ngram-{num_drafts}")
+
+
 def test_a_trained_model_is_bit_identical_with_default_sizes() -> None:
     """Chunks beyond the residual, a shared prefix, guesses: row groups of 64, residual 128."""
     text = docs_text()

@@ -11,6 +11,7 @@ from infopt.cache.groups import KVLayout
 from infopt.cache.quantized_pages import QuantizedLayout
 from infopt.ops.context import KVPages
 from infopt.ops.kv_quantization import QuantizedPages, decode, encode
+from infopt.ops.rotary import rotate
 
 
 class PageBuffer:
@@ -136,23 +137,33 @@ class PageStore(PageBuffer):
         keys, values = keys.float()[:, :, num_read:], values.float()[:, :, num_read:]
         return torch.cat((old_keys, keys), 2), torch.cat((old_values, values), 2)
 
-    def move_rows(self, move: RowMove) -> None:
-        """Move the rows that a compaction keeps; sources and targets may overlap."""
+    def move_rows(self, move: RowMove, turns: torch.Tensor | None = None) -> None:
+        """Move the rows that a compaction keeps; sources and targets may overlap.
+
+        Args:
+            move: From where to where.
+            turns: Turns each key back by as many positions as its row goes down
+                (`infopt.models.rope.turn_table`); None keeps the rotation of keys.
+        """
         if move.quantized is not None:
-            self._move_both(move, move.quantized)
+            self._move_both(move, move.quantized, turns)
             return
         size, rows = self.layout.block_size, move.kept.rows[:, :, move.start :]
         sources = torch.tensor(move.sources, device=self.buffer.device)
         layers, heads = self._layers_and_heads(rows)
         moved = self.buffer[sources[rows // size], layers, :, heads, rows % size]
+        if turns is not None:
+            moved[..., 0, :] = _turned(moved[..., 0, :], move, move.start, turns)
         self._write_rows(move, moved)
 
-    def _move_both(self, move: RowMove, coded: QuantizedMove) -> None:
+    def _move_both(self, move: RowMove, coded: QuantizedMove, turns: torch.Tensor | None) -> None:
         """Quantize the kept rows that are read so, and write the others in full."""
         assert self.quantized is not None
         read = (coded.group, move.sources, coded.num_rows, coded.sources, coded.num_read)
         rows = move.kept.rows[..., None].expand(-1, -1, -1, self.layout.head_dim)
         keys, values = (part.gather(2, rows) for part in self.read_rows(*read))
+        if turns is not None:
+            keys = _turned(keys, move, 0, turns)
         self.quantized.write_rows(coded.targets, keys, values)
         moved = torch.stack((keys, values), 3)[:, :, move.start :]
         self._write_rows(move, moved.to(self.buffer.dtype))
@@ -169,6 +180,15 @@ class PageStore(PageBuffer):
         device = self.buffer.device
         layers = torch.arange(like.shape[0], device=device)[:, None, None]
         return layers, torch.arange(like.shape[1], device=device)[:, None]
+
+
+def _turned(keys: torch.Tensor, move: RowMove, start: int, turns: torch.Tensor) -> torch.Tensor:
+    """Return keys ``(num_layers, num_kv_heads, rows from start on, head_dim)`` turned back."""
+    rows = move.kept.rows[:, :, start:]
+    down = rows - torch.arange(start, move.kept.num_rows, device=rows.device)
+    cos, sin = turns[:, down.flatten()]
+    turned = rotate(keys.float().flatten(0, 2).unsqueeze(1), cos, sin)
+    return turned.view(keys.shape).to(keys.dtype)
 
 
 class QuantizedStore(PageBuffer):

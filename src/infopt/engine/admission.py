@@ -24,8 +24,16 @@ class RequestChecker:
     pool_tokens: int
     eos_token_ids: tuple[int, ...] = ()
 
-    def check(self, token_ids: list[int], params: SamplingParams) -> int:
+    def check(
+        self, token_ids: list[int], params: SamplingParams, streamed_rows: int | None = None
+    ) -> int:
         """Check prompt and parameters.
+
+        Args:
+            token_ids: The prompt.
+            params: What is asked for.
+            streamed_rows: Most rows of an output whose positions count within the cache: these are
+                limited, the length of the output is not. None: positions are true.
 
         Returns:
             The output limit: ``max_tokens``, or what fits where none is given or the pool is
@@ -33,13 +41,17 @@ class RequestChecker:
 
         Raises:
             PromptError: Empty prompt or ids outside the vocabulary.
-            PromptTooLongError: Prompt (and asked-for output) beyond ``max_model_len``.
-            CapacityError: Prompt beyond the pool.
+            PromptTooLongError: Prompt (and asked-for output, or rows) beyond ``max_model_len``.
+            CapacityError: Prompt (or rows) beyond the pool.
             SamplingParamsError: Ids outside the vocabulary in ``logit_bias`` or stops, or no token
                 left to sample before ``min_tokens``.
         """
         self._check_prompt_ids(token_ids)
         self._check_named_ids(params)
+        if streamed_rows is not None:
+            self._check_rows(streamed_rows)
+            if params.max_tokens is not None:
+                return params.max_tokens
         room = self._room(len(token_ids), params)
         limit = room if params.max_tokens is None else min(params.max_tokens, room)
         if params.min_tokens > limit:
@@ -92,6 +104,21 @@ class RequestChecker:
                 value=params.min_tokens,
                 remedy="Name fewer stop_token_ids.",
             )
+
+    def _check_rows(self, num_rows: int) -> None:
+        """Check the most rows that streaming holds, the prompt among them."""
+        for limit, name, error in (
+            (self.max_model_len, "max_model_len is", PromptTooLongError),
+            (self.pool_tokens, "the KV pool holds", CapacityError),
+        ):
+            if num_rows > limit:
+                raise error(
+                    f"kv_eviction: the prompt, and then budget and interval, take up to {num_rows} "
+                    f"rows, {name} {limit}.",
+                    field="kv_eviction.budget",
+                    value=num_rows,
+                    remedy="Lower the budget, or shorten the prompt.",
+                )
 
     def _room(self, num_prompt: int, params: SamplingParams) -> int:
         """Return how many tokens can follow the prompt.

@@ -185,7 +185,10 @@ class Engine:
             )
         eviction = self._evictions.config_for(params)
         token_ids = self._tokens_of(prompt, params)
-        max_tokens = self.checker.check(token_ids, params)
+        streamed = self._evictions.streamed_rows(eviction, len(token_ids))
+        if self._model_drafter is not None:  # it counts positions of the whole text
+            streamed = None
+        max_tokens = self.checker.check(token_ids, params, streamed)
         states = [
             self._evictions.plan(eviction, len(token_ids), max_tokens) for _ in range(params.n)
         ]
@@ -407,9 +410,11 @@ class Engine:
             del logits  # else the next block is made beside this one
             timer.sampled()
         timer.forwarded()
-        self.scheduler.commit(plan, taken.num_kept())
+        num_kept = taken.num_kept()
+        self.evictor.before_commit(plan, ctx, num_kept)
+        self.scheduler.commit(plan, num_kept)
         self._end_step(plan)
-        self.evictor.after_step(plan, ctx, self.stats)
+        self.evictor.after_step(plan, self.stats)
         if self.expert_counts is not None:
             self.expert_counts.add_step(plan, ctx)
         timer.sampled()

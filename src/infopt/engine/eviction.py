@@ -9,6 +9,7 @@ The cost is one more reading of a sequence's keys (per 64 tokens for presses tha
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import torch
 
@@ -22,7 +23,7 @@ from infopt.engine.scheduler import ScheduledSequence, StepPlan
 from infopt.engine.sequence import Sequence
 from infopt.engine.stats import EngineStats
 from infopt.models.decoder import Decoder
-from infopt.models.rope import rope_table
+from infopt.models.rope import rope_table, turn_table
 from infopt.ops import ForwardContext
 
 QUERY_BLOCK = 64
@@ -59,20 +60,39 @@ class Evictor:
             stats.num_query_steps += 1
 
     @torch.inference_mode()
-    def after_step(self, plan: StepPlan, ctx: ForwardContext, stats: EngineStats) -> None:
-        """Note what a committed step computed, and evict what is due."""
+    def before_commit(
+        self, plan: StepPlan, ctx: ForwardContext, num_kept: Mapping[Sequence, int]
+    ) -> None:
+        """Note the queries of a step, and the attention that they pay.
+
+        Rows that the step quantized are still there in full: of both forms, each block of queries
+        finds the one that the query behind it reads.
+
+        Args:
+            plan: What was computed.
+            ctx: Its batch.
+            num_kept: Guesses that became part of their sequence.
+        """
+        if ctx.queries is None:
+            return
         offset = plan.num_padding_tokens
         for item in plan.scheduled:
             state = item.sequence.eviction
+            if state is not None and item.sequence in self._asked:
+                num_stored = item.num_known_tokens + num_kept.get(item.sequence, 0)
+                new = ctx.queries[:, offset : offset + num_stored]
+                self._note(item.sequence, state, new, item.start)
+            offset += item.num_tokens
+
+    @torch.inference_mode()
+    def after_step(self, plan: StepPlan, stats: EngineStats) -> None:
+        """Evict what is due after a committed step."""
+        for item in plan.scheduled:
+            state = item.sequence.eviction
             if state is not None and not item.sequence.is_finished:
-                num_stored = item.sequence.cache.num_tokens - item.start
-                if ctx.queries is not None and item.sequence in self._asked:
-                    new = ctx.queries[:, offset : offset + num_stored]
-                    self._note(item.sequence, state, new, item.start)
                 for group in state.due(item.sequence.cache):
                     self._evict(item.sequence, state, group, stats)
                 state.forget_queries(item.sequence.cache)
-            offset += item.num_tokens
 
     # ---------------------------------------------------------------- what presses see
 
@@ -96,7 +116,7 @@ class Evictor:
                 continue
             layers = list(self._cache.layout.groups[group].layers)
             rows = at - cache.num_evicted[group]
-            keys, _ = self._store.read_rows(group, cache.tables[group], int(rows[-1]) + 1)
+            keys, _ = self._read(sequence, group, int(rows[-1]) + 1)
             sums = state.sums[group]
             if sums is None:
                 sums = AttentionSums(len(layers), config.num_kv_heads, keys.device)
@@ -118,7 +138,7 @@ class Evictor:
         cache, kept = sequence.cache, KeptRows(self._choose(sequence, state, group))
         used = self._used_bytes(cache)
         move = self._cache.compact(cache, group, kept, sequence.token_ids)
-        self._store.move_rows(move)
+        self._store.move_rows(move, self._turns if state.config.press.is_relative else None)
         freed_bytes = max(used - self._used_bytes(cache), 0)
         sequence.metrics.kv_freed_bytes += freed_bytes
         stats.kv_freed_bytes += freed_bytes
@@ -137,7 +157,7 @@ class Evictor:
             self._add_attention(sequence, state, state.num_queries)
         cache, budget = sequence.cache, state.budgets[group]
         assert budget is not None
-        keys, values = self._read(sequence, group)
+        keys, values = self._read(sequence, group, cache.num_rows[group])
         layers = self._cache.layout.groups[group].layers
         shape = (len(layers), self._model.config.num_kv_heads)
         positions = state.row_positions(group, cache, shape, keys.device)
@@ -151,10 +171,12 @@ class Evictor:
         state.keep(group, chosen, positions)
         return chosen
 
-    def _read(self, sequence: Sequence, group: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return all rows of a group as the next query reads them."""
+    def _read(
+        self, sequence: Sequence, group: int, num_rows: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the first rows of a group as the query in the row behind them reads them."""
         cache, old = sequence.cache, self._cache.quantized
-        table, num_rows = cache.tables[group], cache.num_rows[group]
+        table = cache.tables[group]
         if old is None:
             return self._store.read_rows(group, table, num_rows)
         num_read = old.layout.num_readable(group, num_rows) * self._cache.layout.block_size
@@ -202,6 +224,11 @@ class Evictor:
             config = self._model.config
             return torch.empty((config.num_heads, 0, config.head_dim), device=self._model.device)
         return self._heads(state.queries[layer])
+
+    @functools.cached_property
+    def _turns(self) -> torch.Tensor:
+        config = self._model.config
+        return turn_table(config.rope, config.head_dim, self._max_positions).to(self._model.device)
 
     def _rope_table(self, kind: str, num_future: int) -> tuple[torch.Tensor, torch.Tensor]:
         config = self._model.config

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from infopt.cache.eviction import EvictionConfig, EvictionState, read_eviction
 from infopt.cache.manager import CacheManager
 from infopt.cache.quantized_pages import PageNeed
@@ -9,6 +11,8 @@ from infopt.config import EngineConfig
 from infopt.engine.eviction_room import host_pages_for
 from infopt.errors import CapacityError, ConfigError, SamplingParamsError
 from infopt.sampling_params import SamplingParams
+
+logger = logging.getLogger(__name__)
 
 
 def default_eviction(config: EngineConfig) -> EvictionConfig | None:
@@ -75,6 +79,16 @@ class EvictionPlanner:
             ) from error
         return config
 
+    def streamed_rows(self, config: EvictionConfig | None, num_prompt: int) -> int | None:
+        """Return the most rows of an output whose positions count within the cache.
+
+        None where positions are true: there the length of the whole text is what counts.
+        """
+        if config is None or not config.press.is_relative:
+            return None
+        rows = max(config.budgets(num_prompt, 1)) + config.interval_pages * self._layout.block_size
+        return max(rows, num_prompt)
+
     def plan(
         self, config: EvictionConfig | None, num_prompt: int, max_tokens: int
     ) -> EvictionState | None:
@@ -87,6 +101,7 @@ class EvictionPlanner:
             return None
         state = EvictionState.plan(config, self._layout, num_prompt, max_tokens)
         if state is None:
+            logger.debug("kv_eviction: nothing will go of a prompt of %d tokens", num_prompt)
             return None
         needed, room = host_pages_for(state, self._cache, num_prompt + max_tokens), self._num_swap
         if needed.full > room.full or needed.quantized > room.quantized:
@@ -108,15 +123,15 @@ class EvictionPlanner:
                 value=config.method,
                 remedy="Leave it out.",
             )
-        if config.press.accumulates and self._cache.quantized is not None:
-            raise ConfigError(
-                f"kv_eviction: {config.method} adds up attention to rows in full precision, and "
-                "this engine quantizes old ones.",
-                field="kv_eviction.method",
-                value=config.method,
-                remedy="Use kv_cache_dtype='auto', or another method.",
-            )
         num_full = sum(group.window is None for group in self._layout.groups)
+        if config.press.is_relative and num_full < len(self._layout.groups):
+            raise ConfigError(
+                "kv_eviction: positions='relative' counts positions anew, and the keys of sliding "
+                "windows keep theirs.",
+                field="kv_eviction.positions",
+                value="relative",
+                remedy="Leave it out for this model.",
+            )
         if not num_full:
             raise ConfigError(
                 "kv_eviction acts on layers with full attention, and this model has none.",

@@ -16,7 +16,7 @@ fits: beyond it, quantizing would save little."""
 
 PREFIX_SLACK = 0.5
 """Full-precision pages kept for the ends of cached prefixes, as a share of what running sequences
-hold in their residuals."""
+hold in their residuals. Without a prefix cache there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,8 @@ class PoolPlanner:
             budget = config.num_kv_pages * page_bytes
         one = quantized.max_pages(self.max_model_len, config.max_num_batched_tokens)
         resting = quantized.max_pages(self.max_model_len, 1).full
-        wanted = one.full + int(config.max_num_seqs * resting * (1 + PREFIX_SLACK))
+        slack = PREFIX_SLACK if config.enable_prefix_caching else 0.0
+        wanted = one.full + int(config.max_num_seqs * resting * (1 + slack))
         full = min(wanted, max(one.full, int(budget * MAX_FULL_SHARE) // page_bytes))
         full = min(full, budget // page_bytes)
         if full < len(self.layout.groups):

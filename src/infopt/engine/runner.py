@@ -217,4 +217,7 @@ def _rows_of(item: ScheduledSequence, group: int) -> range:
 
 
 def _positions_of(item: ScheduledSequence) -> range:
-    return range(item.start, item.start + item.num_tokens)
+    """Return the positions that queries and keys are rotated to."""
+    state = item.sequence.eviction
+    start = item.start - (state.position_shift(item.sequence.cache) if state is not None else 0)
+    return range(start, start + item.num_tokens)

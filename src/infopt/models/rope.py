@@ -63,6 +63,17 @@ def rope_table(
     return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
 
 
+def turn_table(rope: RopeConfig, head_dim: int, num_positions: int) -> torch.Tensor:
+    """Return what turns a rotated key back by 0, 1, 2, ... positions.
+
+    Returns:
+        float32 ``(2, num_positions, head_dim / 2)``: cosines, and sines of the opposite angle.
+    """
+    inverse, _ = rope_frequencies(rope, head_dim)
+    angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), inverse)
+    return torch.stack((angles.cos(), -angles.sin()))
+
+
 def _llama3(inverse: torch.Tensor, scaling: dict) -> torch.Tensor:
     """Long wavelengths are divided by the factor, short ones kept, a ramp between."""
     factor, original = scaling["factor"], scaling["original_max_position_embeddings"]

@@ -69,7 +69,11 @@ def test_nothing_is_asked_for(options: Any) -> None:
         ({"method": "streaming", "budget": 0.5, "decode": 1}, "decode", "true or false"),
         ({"method": "streaming", "budget": 0.5, "interval_pages": 0}, "interval_pages", ">= 1"),
         ({"method": "streaming", "budget": 0.5, "sinks": -1}, "sinks", ">= 0"),
-        ({"method": "streaming", "budget": 0.5, "positions": "relative"}, "positions", "not supp"),
+        (
+            {"method": "streaming", "budget": 0.5, "positions": "cache"},
+            "positions",
+            "'true' or 'rel",
+        ),
         ({"method": "streaming", "budget": 0.5, "protected": -1}, "protected", "spans"),
         ({"method": "streaming", "budget": 0.5, "protected": "ab"}, "protected", "spans"),
         ({"method": "streaming", "budget": 0.5, "protected": [[3, 3]]}, "protected", "spans"),

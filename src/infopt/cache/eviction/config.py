@@ -97,12 +97,20 @@ def read_eviction(options: Mapping[str, Any] | None) -> EvictionConfig | None:
     check_known_keys(given, [*option_names(method), *_COMMON], f"kv_eviction={method}")
     common = {name: given.pop(name) for name in _COMMON if name in given}
     press = make_press(method, given)
+    decode = _decode(method, press, common.get("decode"))
+    if press.is_relative and not decode:
+        raise ConfigError(
+            "kv_eviction: positions='relative' needs decode: true, else rows pile up behind the "
+            "prompt.",
+            field="kv_eviction.decode",
+            value=False,
+        )
     return EvictionConfig(
         method=method,
         press=press,
         **_budget(common.get("budget"), common.get("budget_tokens")),
         protected=_spans(common.get("protected", ())),
-        decode=_decode(method, press, common.get("decode")),
+        decode=decode,
         interval_pages=_interval(common.get("interval_pages", 2)),
     )
 

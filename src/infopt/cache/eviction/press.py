@@ -108,6 +108,11 @@ class Press(ABC):
         return 0
 
     @property
+    def is_relative(self) -> bool:
+        """Whether positions count within the cache: kept keys are turned to their new rows."""
+        return False
+
+    @property
     def layer_steps(self) -> int:
         """In how many groups of layers budgets differ."""
         return 1

@@ -22,7 +22,9 @@ class Streaming(Press):
 
     Attributes:
         sinks: First tokens that stay.
-        positions: ``true``: tokens keep their positions. (The paper counts them within the cache.)
+        positions: ``true``: tokens keep their positions. ``relative``, as in the paper: positions
+            count within the cache, so that an output may go on beyond the length the model was
+            trained for.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -39,14 +41,17 @@ class Streaming(Press):
             ConfigError: Names option and value.
         """
         check_count("sinks", self.sinks, 0)
-        if self.positions != "true":
+        if self.positions not in ("true", "relative"):
             raise ConfigError(
-                f"kv_eviction: positions={self.positions!r} is not supported: rows keep the "
-                "rotation of their true positions.",
+                f"kv_eviction: positions must be 'true' or 'relative', got {self.positions!r}.",
                 field="kv_eviction.positions",
                 value=self.positions,
-                remedy="Leave it out, or use 'true'.",
             )
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether positions count within the cache."""
+        return self.positions == "relative"
 
     @property
     def min_rows(self) -> int:

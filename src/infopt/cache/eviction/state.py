@@ -94,6 +94,14 @@ class EvictionState:
         ]
         return min(limits)
 
+    def position_shift(self, cache: SequenceCache) -> int:
+        """Return what is taken off the true positions of tokens to come.
+
+        Args:
+            cache: The sequence's rows. Where positions are relative, all groups evict alike.
+        """
+        return max(cache.num_evicted) if self.config.press.is_relative else 0
+
     def wants_queries(self, cache: SequenceCache, start: int, end: int) -> bool:
         """Whether the queries of the tokens ``start .. end`` will be read."""
         press = self.config.press
