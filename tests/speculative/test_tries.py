@@ -33,6 +33,15 @@ def test_the_output_without_guesses_for_longest_is_next() -> None:
     assert tries.longest_idle([7, 8, 9], range(3)) == 1
 
 
+def test_a_try_that_is_too_dear_comes_later() -> None:
+    tries = Tries(0.02)
+    assert tries.num_steps_until(0.5, step_s=1.0) == 25
+    tries.grow(20.0, step_s=1.0)
+    assert tries.num_steps_until(0.5, step_s=1.0) == 5
+    assert tries.num_steps_until(0.1, step_s=1.0) == 0
+    assert Tries(0.0).num_steps_until(0.5, step_s=1.0) == 1000
+
+
 def looks(pauses: Pauses, num_steps: int, num_running: int = 4) -> int:
     """Look in vain whenever it is time; return how often it was."""
     count = 0
@@ -57,8 +66,8 @@ def test_fewer_outputs_are_a_reason_to_look() -> None:
     looks(pauses, 300)
     assert looks(pauses, 10, num_running=4) <= 1
     assert pauses.is_over(2)
-    pauses.wait()
-    assert not pauses.is_over(2)
+    pauses.wait(5)
+    assert [pauses.is_over(2) for _ in range(6)] == [False] * 5 + [True]
 
 
 def test_of_few_outputs_the_next_one_is_looked_at_soon() -> None:

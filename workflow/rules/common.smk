@@ -4,6 +4,7 @@ from pathlib import Path
 
 from infopt import __version__ as INFOPT_VERSION
 from infopt.experiments.config import complete_config, load_schema
+from infopt.experiments.own_head import wants_head
 from infopt.experiments.source import source_identity
 from infopt.experiments.spec import model_name, select_spec, slice_names, slice_spec
 

@@ -15,6 +15,7 @@ from typing import Any
 from infopt.bench.speculation import make_pools
 from infopt.bench.speculation_cells import Cell, CellResult, Pool, measure_cell
 from infopt.experiments.arms import Arm
+from infopt.experiments.own_head import with_head
 from infopt.experiments.slices import Probe, run_slice
 from infopt.experiments.spec import SliceSpec
 from infopt.speculative.proposal import DECISIONS
@@ -25,7 +26,12 @@ CELLS = "cells"
 def run(
     spec: SliceSpec, results_dir: str | Path, *, num_threads: int | None = None
 ) -> dict[str, Any]:
-    """Run what is missing of the slice and return its manifest."""
+    """Run what is missing of the slice and return its manifest.
+
+    Raises:
+        ModelNotFoundError: A candidate asks for a draft head that was not trained.
+    """
+    spec = with_head(spec, results_dir)
     probes: list[Probe] = [speculation_probe]
     if spec.options.get(CELLS):
         probes.append(CellProbe(spec).probe)

@@ -35,6 +35,8 @@ from infopt.speculative.unverified import Unverified, can_be_compared
 
 _CHEAP_SHARE = 0.01
 """Share of a step up to which all outputs are asked."""
+_HELD_BACK = 7
+"""Steps without a look where others would be too late."""
 _LATE_SHARE = 0.005
 """Share of the time by which an output may be late for the sake of others."""
 
@@ -127,7 +129,9 @@ class AutoControl(DraftControl):
         """Learn from guesses that were not verified; look closer where they would have paid."""
         for settled in self._unverified.settle(requests):
             self._forecast.acceptance.note_kept(settled)
-            cost_s = self._forecast.extra_s(scene.num_rows, settled.num_judged)
+            num = settled.num_judged
+            cost_s = self._forecast.extra_s(scene.num_rows, num)
+            cost_s += self._forecast.drafts.seconds(1, num)
             if settled.num_accepted * scene.token_s > cost_s:
                 self._pauses.look_closer()
 
@@ -162,6 +166,10 @@ class AutoControl(DraftControl):
             asked[place] = num
             self._tries.note([proposal.seq_ids[place]])
             proposal.decision, proposal.probed = "probe", proposal.seq_ids[place]
+        else:
+            proposal.num_wait = self._tries.num_steps_until(
+                self._tries.left_s - left_s + costs.per_position_s, proposal.scene.plain_s
+            )
 
     def _answers(
         self, drafter: Drafter, requests: Sequence[DraftRequest], asked: Sequence[int]
@@ -228,9 +236,10 @@ class AutoControl(DraftControl):
         if decision == "on":
             self._pauses.look_closer()
         elif plan is not None and plan.is_held_back:
-            self._pauses.wait()
+            self._pauses.wait(_HELD_BACK)
         elif decision in ("off", "probe"):
             self._pauses.look_less()
+            self._pauses.wait(proposal.num_wait)
 
     def _plan(
         self, proposal: Proposal, limits: Sequence[int], sunk_s: float | None = None

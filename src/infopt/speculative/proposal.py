@@ -32,6 +32,7 @@ class Proposal:
         plan: Lengths expected to pay; None where nothing was planned.
         probed: Output that is tried although that is not expected to pay.
         probe_s: Expected time of its guess.
+        num_wait: Steps until a try may take what it takes.
     """
 
     decision: Decision
@@ -42,6 +43,7 @@ class Proposal:
     plan: LengthPlan | None = None
     probed: int | None = None
     probe_s: float = 0.0
+    num_wait: int = 0
 
 
 @dataclass(slots=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 _ALLOWANCE_STEPS = 8
 """An allowance that nothing needed grows to the time of this many steps."""
 _MOST_PAUSED = 31
 """Steps at most without a look after many in which nothing paid."""
-_HELD_BACK = 7
-"""Steps without a look where others would be too late."""
 _SHRUNK = 0.75
 """Share of the outputs at the last look below which the next look is not put off."""
 
@@ -35,6 +34,12 @@ class Tries:
     def grow(self, seconds: float, step_s: float) -> None:
         """Add the share of a step's time."""
         self.left_s = min(self.left_s + self._share * seconds, _ALLOWANCE_STEPS * step_s)
+
+    def num_steps_until(self, seconds: float, step_s: float) -> int:
+        """Return after how many steps so much may be spent, at most 1000."""
+        per_step_s = self._share * step_s
+        missing_s = max(seconds - self.left_s, 0.0)
+        return math.ceil(min(missing_s / per_step_s, 1000)) if per_step_s else 1000
 
     def charge(self, seconds: float) -> None:
         """Take what a try took; below 0 where its tokens are worth more."""
@@ -83,9 +88,9 @@ class Pauses:
         self._num_vain += 1
         self._num_left = min(2 ** (self._num_vain // 2) - 1, _MOST_PAUSED)
 
-    def wait(self) -> None:
-        """Pause until others may be later again."""
-        self._num_left = _HELD_BACK
+    def wait(self, num_steps: int) -> None:
+        """Pause for so many steps at least, as far as pauses go."""
+        self._num_left = max(self._num_left, min(num_steps, _MOST_PAUSED))
 
     def output_ended(self) -> None:
         """Shorten a pause: another output may follow, and of few it is soon a large part."""

@@ -212,6 +212,14 @@ def test_drafters_with_a_model_are_listed(story: SpeculativeStory) -> None:
     )
 
 
+def test_a_draft_head_is_shown_where_it_was_measured(story: SpeculativeStory) -> None:
+    assert answer.head_sentence(story) == "A draft head is not part of this run."
+    table = story.data.table.copy()
+    table.loc[table["extra.slice"] == "float_target", "extra.candidate"] = "draft_head"
+    head = SpeculativeStory(replace(story.data, table=table))
+    assert answer.head_sentence(head).startswith("- `draft_head`, edit, 1 at once: 3.00x")
+
+
 def test_plots_and_tables_come_from_the_run(story: SpeculativeStory) -> None:
     title = answer.gain_axes(story, "edit").get_figure().get_suptitle()  # type: ignore[union-attr]
     assert title.replace("\n", " ") == "edit: suffix 2.50x at 1, 0.90x at 8"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STAGE = "speculative"
 SPECULATION, METHODS, FLOAT_TARGET = "speculation", "methods", "float_target"
 TINY_PAIR = "tiny_pair"
-OFF, AUTO = "off", "auto"
+OFF, AUTO, HEAD = "off", "auto", "draft_head"
 CANDIDATE = "extra.candidate"
 
 

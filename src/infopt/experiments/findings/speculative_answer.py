@@ -10,6 +10,7 @@ from infopt.experiments.findings.missing import Remark, not_measured
 from infopt.experiments.findings.speculative import (
     AUTO,
     FLOAT_TARGET,
+    HEAD,
     METHODS,
     OFF,
     SPECULATION,
@@ -153,17 +154,30 @@ def float_sentence(story: SpeculativeStory) -> str:
     return "; ".join(parts) + "." if parts else "No cell was measured with both kinds of weights."
 
 
+def head_sentence(story: SpeculativeStory) -> str:
+    """Return what a draft head gains on the pipeline's model, cell by cell."""
+    cells = story.cells
+    own = cells.loc[(cells["slice"] == FLOAT_TARGET) & (cells["candidate"] == HEAD)]
+    if own.empty:
+        return "A draft head is not part of this run."
+    return _lines(own)
+
+
 def pair_sentence(story: SpeculativeStory) -> str:
     """Return what drafters with a model gain on the tiny pair, by method."""
     cells = story.cells
     own = cells.loc[cells["slice"] == TINY_PAIR]
     if own.empty:
         return "Drafters with a model are not part of this run."
+    return _lines(own)
+
+
+def _lines(cells: pd.DataFrame) -> str:
     lines = [
         f"- `{c['candidate']}`, {c['traffic']}, {c['batch']:.0f} at once: {ratio_text(c)}, "
         f"{c['tokens_per_pass']:.2f} tokens per pass; a proposal takes "
         f"{c['draft_cost']:.2f} steps, verifying {c['verify_cost']:.2f}"
-        for c in rows_of(own)
+        for c in rows_of(cells)
     ]
     return "\n".join(lines)
 
