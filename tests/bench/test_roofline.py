@@ -9,6 +9,7 @@ from infopt.bench.roofline import (
     MachinePeaks,
     Precision,
     StepCost,
+    engine_precision,
     predicted_seconds,
     roofline_point,
     step_cost,
@@ -119,6 +120,36 @@ def test_precisions_are_kept_apart(make_step) -> None:
     assert mixed.embedding_bytes == 2 * 576 * 4
     assert mixed.weight_bytes - half.weight_bytes == 49152 * 576 * (1 - 0.5)
     assert mixed.flops == half.flops
+
+
+def test_old_rows_are_read_in_their_own_bytes(make_step) -> None:
+    """Pins: a quantized cache was counted as if every row were read in full precision.
+
+    Two sequences with 500 rows each of which the newest 128 are kept in full.
+    """
+    step = make_step(num_decode_tokens=2, num_seqs=2, num_context_tokens=1000)
+    coded = Precision(2, 2, old_kv_bytes=0.6, num_new_rows=128)
+    channels = 2 * SMOLLM2.kv_size * SMOLLM2.num_layers
+    expected = channels * (2 * 128 * 2 + (1000 - 2 * 128) * 0.6)
+    assert step_cost(step, SMOLLM2, coded).kv_read_bytes == pytest.approx(expected)
+    short = make_step(num_decode_tokens=2, num_seqs=2, num_context_tokens=200)
+    plain = step_cost(short, SMOLLM2, Precision(2, 2)).kv_read_bytes
+    assert step_cost(short, SMOLLM2, coded).kv_read_bytes == plain
+
+
+def test_an_engine_says_what_its_old_rows_take() -> None:
+    """Two of three KV groups are coded, at 0.3 of the bytes: their values take 0.6 of two bytes."""
+    kept = {
+        "bytes_per_new_token": 3000.0,
+        "bytes_per_old_token": 1000.0 + 2 * 300.0,
+        "num_quantized_groups": 2,
+        "residual": 128,
+    }
+    facts = {"dtype": "bfloat16", "bytes_per_weight": 0.6, "num_kv_groups": 3}
+    found = engine_precision(facts | {"kv_cache": kept})
+    assert found.old_kv_bytes == pytest.approx(0.6)
+    assert found.num_new_rows == 128
+    assert engine_precision(facts | {"kv_cache": {"dtype": "auto"}}).old_kv_bytes is None
 
 
 def test_padding_is_computed_but_not_stored(make_step) -> None:

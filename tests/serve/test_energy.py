@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import Any, get_args
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from infopt.energy import MeterName
+from infopt.energy import EnergyConstants, MeterName
 from infopt.errors import ConfigError, MeasurementError
+from infopt.hardware import usable_cores
 from infopt.serve import config as serve_config
 from infopt.serve.config import ServeConfig
+from infopt.serve.energy import read_constants
 
 PROMPT = list(range(10, 40))
 
@@ -90,6 +93,47 @@ def test_a_meter_that_is_not_there_stops_the_start(start_server, monkeypatch) ->
     monkeypatch.setitem(sys.modules, "zeus.device.cpu", None)
     with pytest.raises(MeasurementError, match="rapl"):
         start_server(energy="rapl")
+
+
+def test_constants_of_ones_own_change_what_is_modelled(start_server, tmp_path) -> None:
+    """A hundred times the watts of everything is a hundred times the energy, in both ends, too."""
+    path = tmp_path / "constants.yaml"
+    quoted = {"source": "made up for this test"}
+    idle = {"value": 1000.0, "low": 1000.0, "high": 1000.0} | quoted
+    none = {"value": 0.0, "low": 0.0, "high": 0.0} | quoted
+    path.write_text(
+        json.dumps({"idle_w_per_core": idle, "busy_w_per_core": none, "dram_pj_per_byte": none})
+    )
+    server = start_server(energy="modelled", energy_constants=str(path))
+    started_s = time.perf_counter()
+    server.complete(PROMPT, max_tokens=2)
+    seen = energies(server)
+    low = seen["infopt_energy_range_joules_total", "low"]
+    assert low == pytest.approx(seen["infopt_energy_range_joules_total", "high"])
+    # idle power alone: no more than all cores for the time so far, start of the server included
+    assert low > 0
+    assert low / (1000.0 * usable_cores()) < time.perf_counter() - started_s + 60
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "No such file"),
+        ("- 1", "no mapping"),
+        ("{idle: 1", "cannot be read"),
+        ("idle_w: {}", "Did you mean 'idle_w_per_core'"),
+    ],
+)
+def test_constants_that_cannot_be_read_stop_the_start(tmp_path, text, words) -> None:
+    path = tmp_path / "constants.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        read_constants(str(path))
+
+
+def test_without_a_file_the_constants_are_those_of_the_literature() -> None:
+    assert read_constants(None) == EnergyConstants()
 
 
 def test_names_of_meters_are_those_of_the_package() -> None:

@@ -41,12 +41,16 @@ class Precision:
         kv_bytes: Keys and values.
         embedding_bytes: Embedding table; default is ``weight_bytes``.
         head_bytes: Output head; default is ``embedding_bytes``.
+        old_kv_bytes: Keys and values that are kept quantized, codes and steps; None for none.
+        num_new_rows: Rows of a sequence that are kept at ``kv_bytes`` beside them.
     """
 
     weight_bytes: float
     kv_bytes: float
     embedding_bytes: float | None = None
     head_bytes: float | None = None
+    old_kv_bytes: float | None = None
+    num_new_rows: int = 0
 
     @property
     def embedding(self) -> float:
@@ -67,8 +71,22 @@ def engine_precision(facts: Mapping[str, Any]) -> Precision:
     """
     kv_bytes = getattr(torch, facts["dtype"]).itemsize
     weights = facts["bytes_per_weight"]
-    # Embeddings are looked up in the compute type, whatever format the products have.
-    return Precision(weights, kv_bytes=kv_bytes, embedding_bytes=kv_bytes, head_bytes=weights)
+    kept = facts.get("kv_cache", {})
+    old_kv_bytes = None
+    if "bytes_per_old_token" in kept:
+        # Old tokens are a sum over KV groups, those that stay in full precision included.
+        num_groups, num_coded = facts["num_kv_groups"], kept["num_quantized_groups"]
+        share = kept["bytes_per_old_token"] / kept["bytes_per_new_token"]
+        old_kv_bytes = kv_bytes * (share * num_groups - (num_groups - num_coded)) / num_coded
+    return Precision(
+        weights,
+        kv_bytes=kv_bytes,
+        # Embeddings are looked up in the compute type, whatever format the products have.
+        embedding_bytes=kv_bytes,
+        head_bytes=weights,
+        old_kv_bytes=old_kv_bytes,
+        num_new_rows=kept.get("residual", 0),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +226,12 @@ def step_cost(step: StepStats, config: ModelConfig, precision: Precision) -> Ste
         weight_bytes=layer_weights * precision.weight_bytes
         + (head_weights * precision.head if has_head else 0.0),
         embedding_bytes=step.num_tokens * config.hidden_size * precision.embedding,
-        kv_read_bytes=kv_row_bytes
-        * (num_full * step.num_context_tokens + num_window * step.num_window_tokens),
+        kv_read_bytes=2
+        * config.kv_size
+        * (
+            num_full * _row_bytes(step.num_context_tokens, step.num_seqs, precision)
+            + num_window * _row_bytes(step.num_window_tokens, step.num_seqs, precision)
+        ),
         kv_write_bytes=kv_row_bytes * config.num_layers * step.num_new_rows,
         linear_flops=_layer_flops(config, step.num_tokens, step.num_new_rows)
         + 2.0 * head_weights * step.num_logit_rows,
@@ -217,6 +239,23 @@ def step_cost(step: StepStats, config: ModelConfig, precision: Precision) -> Ste
         * config.query_size
         * (num_full * step.num_attention_pairs + num_window * step.num_window_pairs),
     )
+
+
+def _row_bytes(num_rows: int, num_seqs: int, precision: Precision) -> float:
+    """Return the bytes per channel of rows that are read: the newest in full, the rest quantized.
+
+    A step knows the rows of all its sequences together. They are taken as equally long, which
+    counts too few full rows where some are shorter than what is kept of each.
+
+    Args:
+        num_rows: Rows that are read.
+        num_seqs: Sequences that they belong to.
+        precision: Bytes per stored value.
+    """
+    if precision.old_kv_bytes is None:
+        return num_rows * precision.kv_bytes
+    new = min(num_rows, num_seqs * precision.num_new_rows)
+    return new * precision.kv_bytes + (num_rows - new) * precision.old_kv_bytes
 
 
 def step_bytes(

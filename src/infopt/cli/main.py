@@ -14,6 +14,7 @@ from infopt.cli.bench import bench_app
 from infopt.cli.compare import compare
 from infopt.cli.console import print_error
 from infopt.cli.doctor import doctor
+from infopt.cli.eval import evaluate
 from infopt.cli.explain import explain
 from infopt.cli.generate import generate
 from infopt.cli.models import models_app
@@ -80,6 +81,7 @@ def _global_options(
 
 app.command("generate")(generate)
 app.command("compare")(compare)
+app.command("eval")(evaluate)
 app.command("explain")(explain)
 app.command("doctor")(doctor)
 app.command("quantize")(quantize)

@@ -10,9 +10,10 @@ import contextlib
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import yaml
 
@@ -33,6 +34,7 @@ def served(
     port: int = 0,
     models_file: str | None = None,
     energy: str = "none",
+    energy_constants: Mapping[str, Any] | None = None,
     start_timeout_s: float = 300.0,
 ) -> Iterator[ServerProcess]:
     """Start ``infopt serve`` and end it with the block: on success, an error, or SIGTERM.
@@ -43,6 +45,7 @@ def served(
         port: Port on loopback; 0 takes a free one.
         models_file: File with further registry entries.
         energy: Its meter.
+        energy_constants: Constants of the modelled energy in place of the default ones.
         start_timeout_s: Longest time until it answers.
 
     Raises:
@@ -54,6 +57,10 @@ def served(
         file = Path(folder, "engine.yaml")
         file.write_text(yaml.safe_dump({"config": config.to_dict()}), "utf-8")
         options = ["--config", str(file), "--grace-s", str(_GRACE_S), "--energy", energy]
+        if energy_constants:
+            constants = Path(folder, "constants.yaml")
+            constants.write_text(yaml.safe_dump(dict(energy_constants)), "utf-8")
+            options += ["--energy-constants", str(constants)]
         if models_file:
             options += ["--registry", models_file]
         server = ServerProcess(options, port=port, log_path=log_path)

@@ -25,17 +25,12 @@ from infopt.bench.slo import SLO
 from infopt.bench.workloads import build_workload
 from infopt.errors import MeasurementError
 from infopt.experiments.devices import Device, measuring_device
-from infopt.experiments.server_energy import (
-    ServerTotals,
-    read_totals,
-    server_energy_section,
-)
+from infopt.experiments.server_energy import read_totals, server_energy_section
 from infopt.experiments.server_process import ServerProcess, served
 from infopt.experiments.serving_record import serving_sections
 from infopt.experiments.spec import SliceSpec
 from infopt.hardware import fingerprint
 from infopt.results import record_run
-from infopt.results.record import NO_ENERGY
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +103,7 @@ class ServingRun:
             result = run_http_load(load, requests, warmup=self._warmup(target, seed))
             seconds = time.perf_counter() - start_s
             server.check()
-            energy = self._energy(before, read_totals(server.url), seconds)
+            energy = server_energy_section(before, read_totals(server.url), seconds)
             _check_answered(result, rate)
             row = sweep_row(rate, result, self.slo, options["target_share"])
             sections = serving_sections(result, row, self.slo, self._slo_name)
@@ -117,12 +112,6 @@ class ServingRun:
             for name, section in sections.items():
                 setattr(draft, name, section)
         return result
-
-    def _energy(self, before: ServerTotals, after: ServerTotals, seconds: float) -> Any:
-        if after.source == "modelled" and self.spec.energy.get("constants"):
-            reason = "the server models its energy with other constants than energy.constants"
-            return {**NO_ENERGY, "reason": reason}
-        return server_energy_section(before, after, seconds)
 
     @property
     def _seed(self) -> int:
@@ -188,6 +177,7 @@ def _sweep(state: ServingRun) -> Any:
             port=options["port"],
             models_file=state.spec.models_file,
             energy=state.spec.energy.get("meter", "auto"),
+            energy_constants=state.spec.energy.get("constants"),
         ) as server,
         connect(server.url) as target,
     ):

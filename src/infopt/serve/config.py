@@ -35,6 +35,8 @@ class ServeConfig:
             leaves reasoning in the text.
         energy: Meter for the energy of requests (auto, nvml, rapl, power-integral, modelled); by
             default none.
+        energy_constants: YAML file with constants of the modelled energy in place of the default
+            ones, each with value, low, high and source (docs/energy.md).
     """
 
     host: str = "127.0.0.1"
@@ -48,6 +50,7 @@ class ServeConfig:
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     energy: str = "none"
+    energy_constants: str | None = None
 
     def __post_init__(self) -> None:
         """Check every value.

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from infopt.bench.roofline import engine_precision, step_bytes
-from infopt.energy import NJ_PER_J, EnergyLedger, choose_meter, flop_model
+from infopt.energy import NJ_PER_J, EnergyConstants, EnergyLedger, choose_meter, flop_model
 from infopt.engine.engine import Engine
 from infopt.engine.stats import StepStats
+from infopt.errors import ConfigError
 from infopt.serve.deltas import EnergyUse
 
 logger = logging.getLogger(__name__)
@@ -30,12 +32,18 @@ class EnergyBook:
     Args:
         engines: By model name; they are watched from now on.
         meter: Name of the meter; ``none`` watches nothing.
+        constants: Of the modelled energy; default: those of the literature.
 
     Raises:
         CounterUnreadableError: The meter that was named is not available.
     """
 
-    def __init__(self, engines: Mapping[str, Engine], meter: str) -> None:
+    def __init__(
+        self,
+        engines: Mapping[str, Engine],
+        meter: str,
+        constants: EnergyConstants | None = None,
+    ) -> None:
         """Choose the meter and put an observer into every engine."""
         self.source: str | None = None
         self.ledger: EnergyLedger | None = None
@@ -43,7 +51,7 @@ class EnergyBook:
         if meter == "none":
             return
         device = next(iter(engines.values())).runner.device
-        choice = choose_meter(device, meter)  # type: ignore[arg-type]
+        choice = choose_meter(device, meter, constants=constants)  # type: ignore[arg-type]
         logger.info("energy: %s", choice)
         self.source = choice.meter.source
         self.ledger = EnergyLedger(choice.meter, _SETTLE_S.get(self.source, _SLOW_S))
@@ -98,6 +106,34 @@ class EnergyBook:
 
     def _origin(self) -> dict[str, Any]:
         return {"source": self.source, "derived": self.is_derived}
+
+
+def read_constants(path: str | None) -> EnergyConstants:
+    """Return the constants in a YAML file, or the default ones without a file.
+
+    Raises:
+        ConfigError: There is no such file, it is no mapping, or a constant is impossible.
+    """
+    if path is None:
+        return EnergyConstants()
+    import yaml
+
+    try:
+        values = yaml.safe_load(Path(path).read_text("utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise _unreadable(path, str(error)) from error
+    if not isinstance(values, dict):
+        raise _unreadable(path, f"it holds a {type(values).__name__}, no mapping")
+    return EnergyConstants.from_dict(values)
+
+
+def _unreadable(path: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"The energy constants in {path!r} cannot be read: {why}.",
+        field="energy_constants",
+        value=path,
+        remedy="Give a YAML file with idle_w_per_core, busy_w_per_core or dram_pj_per_byte.",
+    )
 
 
 class EnergyCollector(Collector):

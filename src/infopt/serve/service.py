@@ -14,7 +14,7 @@ from infopt.engine.engine import Engine
 from infopt.errors import nearest
 from infopt.sampling_params import SamplingParams
 from infopt.serve.config import ServeConfig
-from infopt.serve.energy import EnergyBook, EnergyCollector
+from infopt.serve.energy import EnergyBook, EnergyCollector, read_constants
 from infopt.serve.errors import ApiError, draining, timed_out
 from infopt.serve.health_metrics import add_health_metrics
 from infopt.serve.loop import ModelLoop, Submission
@@ -88,7 +88,7 @@ class Service:
         self.config = config
         self.models = {name: ServedModel(name, engine) for name, engine in engines.items()}
         self.metrics = Metrics(engines)
-        self.energy = EnergyBook(engines, config.energy)
+        self.energy = EnergyBook(engines, config.energy, read_constants(config.energy_constants))
         self.metrics.registry.register(EnergyCollector(self.energy))
         self.loop = ModelLoop(engines, self.metrics.observe, self.energy)
         self.num_in_flight = 0

@@ -1,0 +1,1 @@
+"""EleutherAI's lm-evaluation-harness on any configuration; needs ``pip install 'infopt[eval]'``."""
