@@ -63,7 +63,7 @@ def _evidence(row: Row, column: str) -> Evidence | None:
         _rounded(value * scale),
         None if low is None else _rounded(low * scale),
         None if high is None else _rounded(high * scale),
-        (text(row, "cost.currency") or "") if column.startswith("cost.") else metric.display_unit,
+        metric.display_unit.replace("currency", text(row, "cost.currency") or "currency"),
     )
 
 
