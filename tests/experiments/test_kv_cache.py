@@ -10,8 +10,9 @@ from infopt.experiments.config import complete_config
 from infopt.experiments.kv_cache import task_losses, task_samples
 from infopt.experiments.measures import CapacityOptions, CurveOptions, read_options
 from infopt.experiments.random_model import write_random_model
+from infopt.experiments.select_spec import select_spec
 from infopt.experiments.slices import is_left_out
-from infopt.experiments.spec import MEASURES, SliceSpec, select_spec, slice_names, slice_spec
+from infopt.experiments.spec import MEASURES, SliceSpec, slice_names, slice_spec
 from infopt.results import RunRecord, record_path
 
 LONG_TEXT = {
@@ -234,7 +235,9 @@ def test_a_compressed_cache_is_judged_again_among_the_finalists(config):
         entry = {"engine": engine, "reference_engine": {"kv_cache_dtype": "auto"}}
         return [{"slices": {"compression": entry}}]
 
-    assert select.finalists(spec, chosen({"kv_cache_dtype": "auto"}), []).quality_tier is None
-    assert select.finalists(spec, chosen({"kv_cache_dtype": "int8"}), []).quality_tier == "screen"
+    assert select.finalists(spec, chosen({"kv_cache_dtype": "auto"}), [], 1.0).quality_tier is None
+    assert (
+        select.finalists(spec, chosen({"kv_cache_dtype": "int8"}), [], 1.0).quality_tier == "screen"
+    )
     evicting = {"kv_eviction": {"method": "snapkv", "budget": 0.5}}
-    assert select.finalists(spec, chosen(evicting), []).quality_tier == "screen"
+    assert select.finalists(spec, chosen(evicting), [], 1.0).quality_tier == "screen"

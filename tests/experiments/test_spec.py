@@ -1,5 +1,6 @@
 """Specifications of slices: everything that decides numbers, the same text each time."""
 
+import copy
 import json
 import os
 import subprocess
@@ -9,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from infopt.errors import ConfigError
+from infopt.experiments.select_spec import select_spec
 from infopt.experiments.spec import (
     MAX_NAME_BYTES,
     SliceSpec,
     model_name,
-    select_spec,
     short_name,
     slice_names,
     slice_spec,
@@ -25,7 +26,10 @@ def test_a_specification_survives_json(config):
         for name in slice_names(config, stage):
             spec = slice_spec(config, stage, name)
             assert SliceSpec.from_json(spec.to_json()) == spec
-    assert SliceSpec.from_json(select_spec(config, "validation").to_json()).seeds == (1001, 1002)
+    assert SliceSpec.from_json(select_spec(config, "validation").to_json()).seeds[:2] == (
+        1001,
+        1002,
+    )
 
 
 def test_candidates_keep_their_order(make_spec):
@@ -107,3 +111,22 @@ def test_a_caption_reads_the_settings_in_words(config):
     words = slice_spec(config, "batching", "scheduling").describe()
     assert words["candidates"] == "static, static_padded, continuous"
     assert "output tokens (kind zipf, alpha 1.0, min 2, max 48)" in words["workload"]
+
+
+def test_only_slices_that_depend_on_the_objective_carry_it(config):
+    """Pins: another objective measured everything again."""
+    carries = {
+        f"{stage}.{name}"
+        for stage in ("baseline", "batching", "quantization", "kv_cache", "speculative", "serving")
+        for name in slice_names(config, stage)
+        if slice_spec(config, stage, name).slo
+    }
+    assert carries == {"batching.max_num_seqs", "batching.token_budget", "serving.load"}
+    # limits only choose among what was measured: the records of these are taken over
+    sized, other = (
+        slice_spec(c, "batching", "max_num_seqs") for c in (config, {**config, "slo": "chat"})
+    )
+    assert sized.workload() == other.workload()
+    by_goodput = copy.deepcopy(config)
+    by_goodput["batching"]["page_size"]["criterion"] = "goodput"
+    assert slice_spec(by_goodput, "batching", "page_size").workload()["slo"] == config["slo"]

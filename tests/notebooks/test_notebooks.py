@@ -20,6 +20,7 @@ NAMES = (
     "50_speculative",
     "60_moe_routing",
     "70_power_cost",
+    "90_tradeoffs",
 )
 
 

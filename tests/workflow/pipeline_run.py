@@ -34,8 +34,9 @@ def small_config(**changes: Any) -> dict[str, Any]:
         "batching": {"page_size": {"candidates": PAGES, "reference": "page-16"}},
         "serving": {"rates": [20], "duration_s": 0.2, "num_bisections": 0, "warmup": 1},
         "select": {
-            "load": "closed",
             "objective": "throughput",
+            "search": {"duration_s": 0.05, "pair_s": 0.05, "min_requests": 3, "num_bisections": 0},
+            "static": {"batch_sizes": [2], "fill_timeouts_s": []},
             "ablations": [],
             "validation_seeds": [1],
         },

@@ -1,10 +1,12 @@
 """The whole pipeline on a tiny random model: every rule, every notebook, and the report."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
@@ -39,7 +41,7 @@ def snakemake(folder, *arguments):
 def test_everything_is_there(folder):
     results = folder / "results" / "ci"
     names = ("00_quickstart", "10_roofline", "20_batching", "30_quantization")
-    names += ("40_kv_cache", "50_speculative", "60_moe_routing", "70_power_cost")
+    names += ("40_kv_cache", "50_speculative", "60_moe_routing", "70_power_cost", "90_tradeoffs")
     for name in names:
         assert (results / "notebooks" / f"{name}.ipynb").is_file()
         assert "<html" in (results / "notebooks" / f"{name}.html").read_text()[:2000].lower()
@@ -72,3 +74,23 @@ def test_the_report_holds_figures_notebooks_and_captions(folder):
     # captions quote the settings of this run
     assert "Candidates static, continuous, each against static" in text
     assert "in turns (2 pairs" in text
+
+
+def test_another_objective_gives_another_recommendation_from_the_same_measurements(folder):
+    """Pins: goodput under the old objective was taken over, or everything was measured again."""
+    results = folder / "results" / "ci"
+    before = {path: path.read_bytes() for path in measured_before_select(results)}
+    text = snakemake(folder, "--cores", "2", "--config", "slo={ttft_s: 50, percentile: 50}")
+    for rule in ("capacity", "finalists", "validation", "recommend"):
+        assert f"rule {rule}:" in text
+    assert "rule baseline_slice:" not in text
+    assert before == {path: path.read_bytes() for path in measured_before_select(results)}
+    document = yaml.safe_load((results / "recommendation.yaml").read_text())
+    assert document["slo"]["ttft_s"] == 50
+    tried = json.loads((results / "runs" / "select" / "finalists.composed.json").read_text())
+    assert tried["slo"]["limits"]["ttft_s"] == 50
+
+
+def measured_before_select(results):
+    stages = ("baseline", "batching", "quantization", "kv_cache", "speculative")
+    return [path for stage in stages for path in (results / "runs" / stage).glob("*.json")]

@@ -31,7 +31,7 @@ def test_the_default_run_is_planned_in_full():
     done = dry_run()
     assert done.returncode == 0, done.stderr
     text = done.stdout + done.stderr
-    for rule in ("fetch_model", "finalists", "validation", "recommend", "run_summary"):
+    for rule in ("fetch_model", "capacity", "finalists", "validation", "recommend", "run_summary"):
         assert f"rule {rule}:" in text
     assert text.count("rule batching_slice:") == 5
     assert text.count("rule quantization_slice:") == 3

@@ -73,6 +73,12 @@ def test_touching_files_reruns_nothing_and_a_changed_value_what_depends_on_it(co
     assert copy.planned(FIGURE) == STEPS
 
 
+def test_another_objective_measures_nothing_again_that_does_not_depend_on_it(copy):
+    """Pins: a changed limit started every measurement over."""
+    copy.config["slo"] = {"ttft_s": 30, "percentile": 50}
+    assert copy.planned(FIGURE) == []
+
+
 def test_a_setting_of_another_question_reruns_nothing_here(copy):
     copy.config["select"] |= {"validation_seeds": [7]}
     copy.config["time_budget_s"] = {"batching": 1}

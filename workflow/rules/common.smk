@@ -6,7 +6,8 @@ from infopt import __version__ as INFOPT_VERSION
 from infopt.experiments.config import complete_config, load_schema
 from infopt.experiments.own_head import wants_head
 from infopt.experiments.source import source_identity
-from infopt.experiments.spec import model_name, select_spec, slice_names, slice_spec
+from infopt.experiments.select_spec import select_spec
+from infopt.experiments.spec import model_name, slice_names, slice_spec
 
 # A configuration given with --configfile stands for itself: Snakemake would merge it into the
 # default file key by key, and lists of options would mix. Keys it leaves out get the defaults of the

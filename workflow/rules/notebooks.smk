@@ -66,6 +66,7 @@ rule run_summary:
             *manifests("moe"),
             *manifests("power"),
             *manifests("serving"),
+            rules.capacity.output.manifest,
             rules.finalists.output.manifest,
             rules.validation.output.manifest,
         ],

@@ -1,7 +1,7 @@
 # Stage select: compose the winners, measure the composition, choose, validate, recommend.
 
 
-rule finalists:
+rule capacity:
     input:
         model=rules.fetch_model.output[0],
         chosen=[
@@ -12,6 +12,33 @@ rule finalists:
             rules.speculative_table.output.chosen,
             rules.power_table.output.chosen,
         ],
+    output:
+        manifest=f"{RESULTS}/slices/select/capacity.json",
+    log:
+        f"{RESULTS}/logs/select/capacity.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/select.capacity.tsv"
+    conda:
+        ENV
+    threads: measure_threads()
+    resources:
+        measure=1,
+        gpu=int(IS_CUDA),
+        mem_mb=6000,
+        runtime=60,
+    params:
+        spec=spec_json("select", "capacity"),
+        results_dir=results_dir,
+        code=source_identity("measure"),
+    script:
+        "../scripts/run_capacity.py"
+
+
+rule finalists:
+    input:
+        model=rules.fetch_model.output[0],
+        chosen=rules.capacity.input.chosen,
+        capacity=rules.capacity.output.manifest,
     output:
         manifest=f"{RESULTS}/slices/select/finalists.json",
     log:
@@ -70,6 +97,7 @@ rule validation:
     input:
         model=rules.fetch_model.output[0],
         finalists=rules.finalists.output.manifest,
+        capacity=rules.capacity.output.manifest,
         choice=rules.choose_finalist.output[0],
     output:
         manifest=f"{RESULTS}/slices/select/validation.json",
@@ -97,6 +125,12 @@ rule recommend:
     input:
         choice=rules.choose_finalist.output[0],
         finalists=rules.finalists.output.manifest,
+        capacity=rules.capacity.output.manifest,
+        baselines=[
+            *manifests("baseline"),
+            *manifests("quantization"),
+            *manifests("kv_cache"),
+        ],
         validation=rules.validation.output.manifest,
     output:
         recommendation=report(

@@ -5,13 +5,14 @@ from infopt.experiments.job_log import job_log
 
 def main(snakemake):
     """Write recommendation and table."""
-    params = snakemake.params
+    params, inputs = snakemake.params, snakemake.input
     with job_log(snakemake.log[0]):
         from infopt.experiments.recommend import recommend
 
         recommend(
-            choice_path=snakemake.input.choice,
-            manifest_paths=[snakemake.input.finalists, snakemake.input.validation],
+            choice_path=inputs.choice,
+            manifest_paths=[inputs.capacity, inputs.finalists, inputs.validation],
+            quality_paths=inputs.baselines,
             results_dir=params.results_dir,
             slo=params.slo,
             prices=params.prices,

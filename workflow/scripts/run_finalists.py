@@ -12,7 +12,8 @@ def main(snakemake):
         from infopt.experiments.stages import finalists_spec, run_stage
 
         spec = SliceSpec.from_json(params.spec)
-        spec = finalists_spec(spec, snakemake.input.chosen, params.ablations)
+        inputs = snakemake.input
+        spec = finalists_spec(spec, inputs.chosen, params.ablations, inputs.capacity)
         manifest = run_stage(spec, params.results_dir, num_threads=snakemake.threads)
         write_manifest(manifest, snakemake.output.manifest)
 

@@ -12,7 +12,7 @@ def main(snakemake):
         from infopt.experiments.stages import run_stage, validation_spec
 
         spec = SliceSpec.from_json(params.spec)
-        spec = validation_spec(spec, inputs.finalists, inputs.choice)
+        spec = validation_spec(spec, inputs.finalists, inputs.capacity, inputs.choice)
         manifest = run_stage(spec, params.results_dir, num_threads=snakemake.threads)
         write_manifest(manifest, snakemake.output.manifest)
 

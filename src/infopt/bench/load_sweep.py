@@ -195,13 +195,32 @@ def sweep(
         if _is_enough(rows[-1], best):
             break
     skipped = tuple(rates[len(rows) :])
+    rows = narrow(run, rows, target_share, num_bisections)
+    return SweepResult(tuple(rows), saturation_of(rows, target_share), skipped)
+
+
+def narrow(
+    run: Callable[[float], SweepRow],
+    rows: Sequence[SweepRow],
+    target_share: float,
+    num_bisections: int,
+) -> list[SweepRow]:
+    """Return the rows with the geometric middle of the bracket measured a number of times.
+
+    Args:
+        run: Measures and judges a rate.
+        rows: Measured rates; nothing is added where they bracket no saturation point.
+        target_share: Share of requests that has to be within the objective.
+        num_bisections: How often the bracket is halved.
+    """
+    rows = sorted(rows, key=lambda row: row.rate_per_s)
     for _ in range(num_bisections):
         low, high = saturation_of(rows, target_share).bracket
         if low is None or high is None:
             break
         rows.append(run(math.sqrt(low * high)))
         rows.sort(key=lambda row: row.rate_per_s)
-    return SweepResult(tuple(rows), saturation_of(rows, target_share), skipped)
+    return rows
 
 
 def sweep_row(rate: float, result: LoadResult, slo: SLO, target_share: float) -> SweepRow:

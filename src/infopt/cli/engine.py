@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from infopt.cli.console import note
 from infopt.cli.options import Group
 from infopt.config import EngineConfig
 from infopt.errors import ConfigError
@@ -74,7 +75,26 @@ def read_engine_section(path: Path) -> dict[str, Any]:
             value=section,
             remedy="`infopt recommend` shows why.",
         )
+    _warn_about_another_machine(path, data)
     return section
+
+
+def _warn_about_another_machine(path: Path, recommendation: Mapping[str, Any]) -> None:
+    """Say that a recommendation was measured elsewhere: it holds for that machine only."""
+    measured_on = recommendation.get("hardware_id")
+    if measured_on is None:
+        return
+    from infopt.hardware import fingerprint
+    from infopt.results.identity import hardware_id
+
+    here = hardware_id(fingerprint())
+    if here != measured_on:
+        cpu = (recommendation.get("hardware") or {}).get("cpu_model") or "unknown processor"
+        note(
+            f"warning: {path} was measured on another machine ({measured_on}, {cpu}; this is "
+            f"{here}): it may be neither the fastest here nor keep its objective. Measure again "
+            "with `make run`."
+        )
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -92,13 +92,14 @@ def choose_again(
         slo: Preset or limits.
         floor: Quality floor; ``none`` for no floor.
     """
-    from infopt.experiments.recommend import finalists_table
-    from infopt.experiments.select import UNOPTIMIZED
+    from infopt.experiments.recommend import QUALITY_STAGES, finalists_table
+    from infopt.experiments.select_spec import UNOPTIMIZED
     from infopt.results import read_json
     from infopt.select import choose
 
     slices = results_dir / "slices"
-    manifests = [slices / "select" / "finalists.json", *sorted(slices.glob("baseline/*.json"))]
+    judged = [p for stage in QUALITY_STAGES for p in sorted(slices.glob(f"{stage}/*.json"))]
+    manifests = [slices / "select" / "finalists.json", *judged]
     table = finalists_table([read_json(manifest) for manifest in manifests], results_dir)
     found = choose(
         table,
@@ -108,7 +109,8 @@ def choose_again(
         reference=f"select/finalists.{UNOPTIMIZED}",
     )
     remark = "Chosen again from the finalists: this choice was not tried on fresh seeds."
-    return dataclasses.replace(found, notes=(remark, *found.notes))
+    kept = {name: getattr(recommendation, name) for name in ("ablation", "interactions", "front")}
+    return dataclasses.replace(found, notes=(remark, *found.notes), **kept)
 
 
 def _floor(floor: str | None, recommendation: Recommendation) -> str | dict[str, Any] | None:
@@ -133,6 +135,10 @@ def lines_of(recommendation: Recommendation, max_rejected: int | None) -> Iterat
     yield from _block(
         "Cannot be told from it", [f"{t.run}: {t.reason}" for t in recommendation.ties]
     )
+    yield from _block("Against what one would serve otherwise", _baselines(recommendation))
+    yield from _block("What each technique is worth [95 % interval]", _ablation(recommendation))
+    yield from _block("Whole and parts", [i.message for i in recommendation.interactions])
+    yield from _block("Trade-off of the finalists", _front(recommendation))
     yield from _block("What would change it", [s.message for s in recommendation.sensitivity])
     if recommendation.nearest is not None:
         nearest = recommendation.nearest
@@ -189,6 +195,36 @@ def _evidence(recommendation: Recommendation) -> list[str]:
             text += f" [{format_value(entry.low)}, {format_value(entry.high)}]"
         lines.append(text)
     return lines
+
+
+def _baselines(recommendation: Recommendation) -> list[str]:
+    return [gain.message for gain in recommendation.baselines]
+
+
+def _ablation(recommendation: Recommendation) -> list[str]:
+    from infopt.results.html import format_value
+
+    lines = []
+    for effect in recommendation.ablation:
+        text = f"{effect.technique}, {effect.label}: {format_value(effect.composed)}"
+        text += f" with it, {format_value(effect.without)} without"
+        if effect.worth is not None:
+            text += f", {effect.worth:.3g}x"
+        if effect.low is not None and effect.high is not None:
+            text += f" [{effect.low:.3g}, {effect.high:.3g}]"
+        lines.append(f"{text} ({effect.verdict})")
+    return lines
+
+
+def _front(recommendation: Recommendation) -> list[str]:
+    front = recommendation.front
+    if front is None or not front.axes:
+        return []
+    lines = [
+        f"on the front of {', '.join(front.axes)}: {', '.join(front.runs)}",
+        f"knee: {front.knee}; hypervolume: {front.hypervolume:.3g} of the space",
+    ]
+    return lines + [f"left out: {axis} ({why})" for axis, why in front.left_out.items()]
 
 
 def _machine(recommendation: Recommendation) -> str:

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from infopt.bench.closed import run_batch
+from infopt.bench.fixed_batches import BatchFill, run_fixed_batches
 from infopt.bench.load_result import LoadResult
 from infopt.bench.openloop import run_open_loop
+from infopt.bench.rates import at_rate, build_for
 from infopt.bench.roofline import step_bytes
 from infopt.bench.slo import SLO
 from infopt.bench.workload_types import WorkloadRequest
@@ -49,8 +51,10 @@ class Arm:
         slug: Its name.
         config: How it runs.
         load: All at once, or when the workload says.
-        slo: Objective for its goodput.
+        slo: Objective for its goodput; None where none counts.
         meter: Chooses what measures its energy, given the engine's device.
+
+    ``fill`` hands requests over in fixed batches where it is set.
     """
 
     def __init__(
@@ -59,7 +63,7 @@ class Arm:
         config: EngineConfig,
         *,
         load: Load,
-        slo: SLO,
+        slo: SLO | None,
         meter: Callable[[str], MeterChoice] | None = None,
     ) -> None:
         """Load the model."""
@@ -70,6 +74,7 @@ class Arm:
         self._precision = precision_of(self.llm)
         self.requests: Sequence[Sequence[WorkloadRequest]] = ()
         self.results: list[LoadResult] = []
+        self.fill: BatchFill | None = None
 
     def __enter__(self) -> Arm:
         return self
@@ -91,16 +96,24 @@ class Arm:
         Raises:
             MeasurementError: A request did not complete: its time would be missing in every figure.
         """
-        requests = self.requests[len(self.results) % len(self.requests)]
+        result = self.serve(self.requests[len(self.results) % len(self.requests)])
+        self.results.append(result)
+        return figures(result, self.slo)["output_tokens_per_s"]
+
+    def serve(self, requests: Sequence[WorkloadRequest]) -> LoadResult:
+        """Serve requests once and measure the energy; the result is the caller's.
+
+        Raises:
+            MeasurementError: A request did not complete.
+        """
         if self.llm.config.num_threads is not None:
             # The number of threads is the process's, and arms with others take turns with this one.
             torch.set_num_threads(self.llm.config.num_threads)
         with measured_run(self.llm.engine, self.meter, self._bytes_of) as energy:
-            result = serve(self.llm, requests, self.load)
+            result = serve(self.llm, requests, self.load, self.fill)
         result.energy = energy
         check_complete(result, self.slug)
-        self.results.append(result)
-        return figures(result, self.slo)["output_tokens_per_s"]
+        return result
 
     def _bytes_of(self, step: StepStats) -> float:
         return step_bytes(step, self.llm.model_config, self._precision)
@@ -111,8 +124,35 @@ def make_requests(llm: LLM, workload: Mapping[str, Any], seed: int) -> list[Work
     return build_workload(workload, tokenizer=llm.tokenizer, seed=seed)
 
 
-def serve(llm: LLM, requests: Sequence[WorkloadRequest], load: Load) -> LoadResult:
-    """Serve requests once with an empty prefix cache."""
+def requests_at(
+    llm: LLM, workload: Mapping[str, Any], rate: float, search: Mapping[str, Any], seed: int
+) -> list[WorkloadRequest]:
+    """Build the requests of a workload at a rate.
+
+    Args:
+        llm: Gives the tokenizer.
+        workload: Whose arrivals are stretched or compressed.
+        rate: Requests per second.
+        search: ``duration_s`` of arrivals, and ``min_requests``: slower loads last longer.
+        seed: Seed of the workload.
+    """
+    duration_s = max(search["duration_s"], search["min_requests"] / rate)
+    return build_for(at_rate(workload, rate), duration_s, tokenizer=llm.tokenizer, seed=seed)
+
+
+def serve(
+    llm: LLM, requests: Sequence[WorkloadRequest], load: Load, fill: BatchFill | None = None
+) -> LoadResult:
+    """Serve requests once with an empty prefix cache.
+
+    Args:
+        llm: Idle.
+        requests: What to serve.
+        load: All at once, or when the workload says.
+        fill: Hand them over in fixed batches (``load`` is ``open``).
+    """
+    if fill is not None:
+        return run_fixed_batches(llm, requests, fill)
     return run_batch(llm, requests) if load == "closed" else run_open_loop(llm, requests)
 
 
@@ -135,7 +175,7 @@ def check_complete(result: LoadResult, slug: str) -> None:
     )
 
 
-def figures(result: LoadResult, slo: SLO) -> dict[str, float]:
+def figures(result: LoadResult, slo: SLO | None) -> dict[str, float]:
     """Return the numbers of one run that are compared (what it cannot tell is absent)."""
     timings = result.timings
     by_request = {
@@ -148,7 +188,7 @@ def figures(result: LoadResult, slo: SLO) -> dict[str, float]:
     out = {name: median(values) for name, values in found.items() if values}
     num_tokens = sum(t.num_output_tokens for t in timings)
     out["output_tokens_per_s"] = num_tokens / result.duration_s
-    goodput = result.evaluate(slo).goodput_requests_per_s
+    goodput = result.evaluate(slo).goodput_requests_per_s if slo else None
     energy = measured_j_per_token(result)
     return (
         out

@@ -120,6 +120,8 @@ def _preferred(slug: str, other: str) -> str:
 
 def _limits(spec: SliceSpec) -> SLO | None:
     """Return the objective reduced to the limits that hold in this slice."""
+    if not spec.slo_limits:
+        return None
     slo = SLO.from_spec(spec.slo)
     limits = {name: slo.limits[name] for name in spec.slo_limits if name in slo.limits}
     return SLO(**limits, percentile=slo.percentile) if limits else None

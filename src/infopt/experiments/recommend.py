@@ -10,24 +10,31 @@ from typing import TYPE_CHECKING, Any
 
 from infopt.bench.slo import SLO
 from infopt.experiments.costs import price_records
-from infopt.experiments.spec import UNOPTIMIZED
+from infopt.experiments.select_spec import BASELINES, COMPOSED, STATIC, UNOPTIMIZED, WITHOUT
 from infopt.experiments.tables import collect, retire_others
-from infopt.plotting.data import is_missing
 from infopt.results import read_json, write_table
 from infopt.select import (
+    BaselineGain,
     Recommendation,
+    ablation,
+    add_derived_columns,
     check_slo,
     choose,
-    get_objective,
+    front_of,
     inherit_quality,
+    interactions,
     read_recommendation,
     write_recommendation,
 )
+from infopt.select.rows import Row, number, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 logger = logging.getLogger(__name__)
+
+QUALITY_STAGES = ("baseline", "quantization", "kv_cache")
+"""Stages whose records say what the finalists lose."""
 
 
 def choose_finalist(
@@ -77,6 +84,7 @@ def recommend(
     *,
     choice_path: str | Path,
     manifest_paths: Iterable[str | Path],
+    quality_paths: Iterable[str | Path],
     results_dir: str | Path,
     slo: str | Mapping[str, Any],
     recommendation_path: str | Path,
@@ -87,7 +95,8 @@ def recommend(
 
     Args:
         choice_path: What `choose_finalist` wrote.
-        manifest_paths: Of the finalists and their validation.
+        manifest_paths: Of the capacities, the finalists and their validation.
+        quality_paths: Of the slices that measured quality.
         results_dir: Folder of all results.
         slo: Service-level objective.
         recommendation_path: Where the recommendation goes.
@@ -97,15 +106,40 @@ def recommend(
     manifests = [read_json(p) for p in manifest_paths]
     retire_others(manifests, results_dir)
     price_records(manifests, results_dir, prices)
-    table = collect(manifests, results_dir)
-    write_table(table, table_path)
+    write_table(collect(manifests, results_dir), table_path)
+    table = finalists_table([*manifests, *map(read_json, quality_paths)], results_dir)
     choice = read_recommendation(choice_path)
     notes = (*validation_notes(table, choice, SLO.from_spec(slo)), *choice.notes)
-    found = dataclasses.replace(choice, notes=notes)
+    found = dataclasses.replace(choice, notes=notes, **tradeoffs(table, choice))
     for note in notes:
         logger.info(note)
     write_recommendation(found, recommendation_path)
     return found
+
+
+def tradeoffs(table: pd.DataFrame, choice: Recommendation) -> dict[str, Any]:
+    """Return the parts of a recommendation that compare more than two runs.
+
+    Args:
+        table: Capacities, finalists and validation, with quality.
+        choice: What was chosen among the finalists.
+    """
+    marked = add_derived_columns(table, f"select/finalists.{UNOPTIMIZED}")
+    rows = candidate_rows(marked, "finalists")
+    without = {n.removeprefix(WITHOUT): r for n, r in rows.items() if n.startswith(WITHOUT)}
+    effects = ablation(rows[COMPOSED], without)
+    return {
+        "baselines": baseline_gains(table, choice),
+        "ablation": effects,
+        "interactions": interactions(rows[COMPOSED], rows.get(UNOPTIMIZED), effects),
+        "front": front_of(marked.query("`extra.slice` == 'finalists'").reset_index(drop=True)),
+    }
+
+
+def candidate_rows(table: pd.DataFrame, name: str) -> dict[str, dict[str, Any]]:
+    """Return the rows of a slice by candidate."""
+    found = [row for row in rows_of(table) if row["extra.slice"] == name]
+    return {str(row["extra.candidate"]): row for row in found}
 
 
 def validation_notes(table: pd.DataFrame, choice: Recommendation, slo: SLO) -> list[str]:
@@ -117,17 +151,57 @@ def validation_notes(table: pd.DataFrame, choice: Recommendation, slo: SLO) -> l
     seeds = ", ".join(str(s) for s in row["seeds"])
     misses = [v.message for v in check_slo(row, slo)]
     kept = "every latency limit was kept" if not misses else f"NOT KEPT: {'; '.join(misses)}"
-    return [f"On fresh seeds ({seeds}) {kept}.", *_ratio_note(row, choice.objective)]
+    gains = [gain.message for gain in baseline_gains(table, choice)]
+    return [f"On fresh seeds ({seeds}) {kept}.", *gains]
 
 
-def _ratio_note(row: Mapping[Any, Any], objective: str) -> list[str]:
-    wanted = get_objective(objective)
-    prefix = f"comparison.{wanted.paired}"
-    median = row.get(f"{prefix}.median")
-    if is_missing(median):
-        return []
-    low, high = row[f"{prefix}.low"], row[f"{prefix}.high"]
-    return [
-        f"On fresh seeds its {wanted.metric.label.lower()} was {median:.2f}x [{low:.2f}, "
-        f"{high:.2f}] that of the unoptimized configuration ({row[f'{prefix}.verdict']})."
-    ]
+def baseline_gains(table: pd.DataFrame, choice: Recommendation) -> tuple[BaselineGain, ...]:
+    """Return the goodput of the choice against each baseline, on fresh seeds."""
+    tried, rates = candidate_rows(table, "validation"), candidate_rows(table, "capacity")
+    if choice.run is None:
+        return ()
+    chosen = next(row for name, row in tried.items() if name not in BASELINES)
+    return tuple(_gain(name, chosen, tried[name], rates[name]) for name in BASELINES)
+
+
+def _gain(name: str, chosen: Row, row: Row, found: Row) -> BaselineGain:
+    goodputs = [float(r["slo.goodput_requests_per_s"]) for r in (row, chosen)]
+    prefix = "comparison.goodput_requests_per_s"
+    pairs = [number(row, f"{prefix}.{key}") for key in ("median", "low", "high")]
+    # The baseline was paired with the choice; its gain is the other way round.
+    inverse = [1 / value for value in pairs if value]
+    ratio, high, low = inverse if len(inverse) == len(pairs) else (None, None, None)
+    factor = float(found["extra.slo_factor"])
+    values = {
+        "rate_per_s": float(found["extra.rate_per_s"]),
+        "goodput_per_s": goodputs[0],
+        "chosen_goodput_per_s": goodputs[1],
+        "ratio": ratio,
+        "low": low,
+        "high": high,
+        "num_seeds": len(row["seeds"]),
+        "slo_factor": factor,
+    }
+    message = _gain_message(name, found, values)
+    return BaselineGain(name=name, run=str(row["run"]), message=message, **values)
+
+
+def _gain_message(name: str, found: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    what = "continuous batching in bfloat16"
+    if name == STATIC:
+        size, timeout = found["extra.batch_size"], found["extra.timeout_s"]
+        wait = f", filled for {timeout:g} s at most" if timeout else ""
+        what = f"the best static setting (batches of {size:.0f}{wait}, bfloat16)"
+    ratio = "could not be compared in every pair with"
+    if values["ratio"] is not None:
+        ratio = f"was {values['ratio']:.2f}x [{values['low']:.2f}, {values['high']:.2f}] that of"
+    relaxed = ""
+    if values["slo_factor"] != 1:
+        relaxed = (
+            f" Under the objective itself that setting serves nothing; both were judged with "
+            f"limits {values['slo_factor']:.3g} times as long."
+        )
+    return (
+        f"On fresh seeds its goodput ({values['chosen_goodput_per_s']:.3g} requests/s) {ratio} "
+        f"{what} ({values['goodput_per_s']:.3g} at {values['rate_per_s']:.3g} offered).{relaxed}"
+    )

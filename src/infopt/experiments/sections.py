@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from infopt.bench.latency import summarize_latency
+from infopt.bench.latency import RequestTiming, summarize_latency
 from infopt.bench.load_result import LoadResult
 from infopt.bench.roofline import MachinePeaks, StepCost, roofline_point, step_cost
 from infopt.bench.slo import SLO, evaluate_slo
@@ -22,14 +22,14 @@ Sections = dict[str, Any]
 
 
 def load_sections(
-    llm: LLM, results: Sequence[LoadResult], slo: SLO, slo_name: str, peaks: MachinePeaks
+    llm: LLM, results: Sequence[LoadResult], slo: SLO | None, slo_name: str, peaks: MachinePeaks
 ) -> Sections:
     """Return everything that can be read off load runs.
 
     Args:
         llm: What ran.
         results: Its runs, warm-up excluded; requests of all of them are one sample.
-        slo: Objective to judge by.
+        slo: Objective to judge by; None for no such section.
         slo_name: Its name.
         peaks: The machine's limits.
     """
@@ -43,12 +43,12 @@ def load_sections(
     }
 
 
-def traffic_sections(results: Sequence[LoadResult], slo: SLO, slo_name: str) -> Sections:
+def traffic_sections(results: Sequence[LoadResult], slo: SLO | None, slo_name: str) -> Sections:
     """Return what the answers alone say, wherever they were computed.
 
     Args:
         results: Runs, warm-up excluded; requests of all of them are one sample.
-        slo: Objective to judge by.
+        slo: Objective to judge by; None for no such section.
         slo_name: Its name.
     """
     timings = [t for r in results for t in r.timings]
@@ -58,15 +58,20 @@ def traffic_sections(results: Sequence[LoadResult], slo: SLO, slo_name: str) -> 
     return {
         "latency": summarize_latency(timings).to_dict(),
         "throughput": _throughput(results, seconds),
-        "slo": {
-            "name": slo_name,
-            "limits": slo.to_dict(),
-            **evaluate_slo(slo, timings, seconds).to_dict(),
-        },
+        "slo": _slo_section(slo, slo_name, timings, seconds),
         "energy": energy_section(results),
         "samples": {name: [f[name] for f in per_run] for name in names},
         "intervals": {_COLUMN[n]: _interval([f[n] for f in per_run]) for n in names},
     }
+
+
+def _slo_section(
+    slo: SLO | None, name: str, timings: Sequence[RequestTiming], seconds: float
+) -> Sections | None:
+    if slo is None:
+        return None
+    report = evaluate_slo(slo, timings, seconds).to_dict()
+    return {"name": name, "limits": slo.to_dict(), **report}
 
 
 _COLUMN = {
@@ -82,7 +87,10 @@ _COLUMN = {
 
 
 def comparison_section(
-    reference: Sequence[LoadResult], candidate: Sequence[LoadResult], slo: SLO, reference_slug: str
+    reference: Sequence[LoadResult],
+    candidate: Sequence[LoadResult],
+    slo: SLO | None,
+    reference_slug: str,
 ) -> Sections:
     """Return the paired ratios of all numbers that every run has."""
     first, second = [[figures(r, slo) for r in arm] for arm in (reference, candidate)]

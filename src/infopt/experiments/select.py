@@ -1,34 +1,57 @@
 """Stage `select`: compose the winners, measure the composition, judge it, try it on fresh seeds.
 
 The composition takes the winner of every earlier slice. It is measured again because winners do not
-simply add up, and against two kinds of rivals: ``unoptimized`` has every option at its reference,
-``without-<slice>`` has one winner taken back (leave one out). What wins among them is validated on
-seeds that the search has not seen.
+simply add up, at the highest rate it sustains, and against two kinds of rivals: ``unoptimized`` has
+every option at its reference, ``without-<slice>`` has one winner taken back (leave one out). What
+wins among them is validated on seeds that the search has not seen, beside two baselines that are
+loaded with the highest rates of their own.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from infopt.bench.capacity import relaxed
+from infopt.bench.rates import at_rate
+from infopt.bench.slo import SLO
+from infopt.experiments import capacity
 from infopt.experiments.arms import Arm
-from infopt.experiments.probes import quality
+from infopt.experiments.quantization import Judge
+from infopt.experiments.select_spec import BASELINES, COMPOSED, STATIC, UNOPTIMIZED, WITHOUT
 from infopt.experiments.slices import Probe, run_slice
-from infopt.experiments.spec import COMPOSED, UNOPTIMIZED, SliceSpec
+from infopt.experiments.spec import SliceSpec
 from infopt.select.quality import SCHEDULING_OPTIONS
+
+HEADROOM = 0.9
+"""Share of its highest rate at which each arm is validated: at the rate itself, other arrivals
+would break the objective half of the time."""
 
 
 def run(
     spec: SliceSpec, results_dir: str | Path, *, num_threads: int | None = None
 ) -> dict[str, Any]:
     """Run what is missing of the slice and return its manifest."""
-    return run_slice(spec, results_dir, num_threads=num_threads, probes=[_quality_once(spec)])
+    if spec.name == "capacity":
+        return capacity.run(spec, results_dir, num_threads=num_threads)
+    probes = [_quality_once(spec, num_threads)]
+    return run_slice(spec, results_dir, num_threads=num_threads, probes=probes)
+
+
+def capacity_arms(spec: SliceSpec, chosen: Iterable[Mapping[str, Any]]) -> SliceSpec:
+    """Return the slice that searches the highest rates of the composition and the baselines."""
+    winners = {name: entry["engine"] for name, entry in _deciding(chosen).items()}
+    return capacity.capacity_spec(spec, _merge(winners))
 
 
 def finalists(
-    spec: SliceSpec, chosen: Iterable[Mapping[str, Any]], ablations: Iterable[str]
+    spec: SliceSpec,
+    chosen: Iterable[Mapping[str, Any]],
+    ablations: Iterable[str] | None,
+    rate_per_s: float,
 ) -> SliceSpec:
     """Return the slice that compares the composition with its rivals.
 
@@ -36,23 +59,24 @@ def finalists(
         spec: From ``select_spec``, without candidates.
         chosen: What the earlier stages chose (see ``choose_stage``).
         ablations: Slices whose winner is taken back in a run of its own, where it differs from its
-            reference.
+            reference; None for every slice that decides.
+        rate_per_s: Of arrivals: the highest that the composition sustains.
     """
-    slices = {
-        name: entry
-        for stage in chosen
-        for name, entry in stage["slices"].items()
-        if entry.get("decides", True)
-    }
+    slices = _deciding(chosen)
     winners = {name: entry["engine"] for name, entry in slices.items()}
     references = {name: entry["reference_engine"] for name, entry in slices.items()}
-    candidates = {UNOPTIMIZED: _merge(references), COMPOSED: _merge(winners)}
-    for name in ablations:
+    candidates = {COMPOSED: _merge(winners), UNOPTIMIZED: _merge(references)}
+    for name in slices if ablations is None else ablations:
         if name in slices and winners[name] != references[name]:
-            candidates[f"without-{name}"] = _merge({**winners, name: references[name]})
+            candidates[f"{WITHOUT}{name}"] = _merge({**winners, name: references[name]})
     tier = spec.quality_tier or ("screen" if compresses_cache(candidates[COMPOSED]) else None)
     return dataclasses.replace(
-        spec, candidates=candidates, reference=UNOPTIMIZED, quality_tier=tier
+        spec,
+        candidates=candidates,
+        reference=COMPOSED,
+        workloads={"load": _pair_load(spec, rate_per_s)},
+        quality_tier=tier,
+        quality_reference=candidates[UNOPTIMIZED] if tier else None,
     )
 
 
@@ -65,21 +89,59 @@ def compresses_cache(options: Mapping[str, Any]) -> bool:
     return options.get("kv_cache_dtype", "auto") != "auto" or bool(options.get("kv_eviction"))
 
 
-def validation(spec: SliceSpec, tried: Mapping[str, Any], run_name: str | None) -> SliceSpec:
-    """Return the slice that tries the chosen finalist on fresh seeds.
+def validation(
+    spec: SliceSpec,
+    tried: Mapping[str, Any],
+    rates: Mapping[str, Any],
+    run_name: str | None,
+) -> SliceSpec:
+    """Return the slice that tries the chosen finalist and the baselines on fresh seeds.
 
     Args:
         spec: From ``select_spec``, without candidates.
         tried: Manifest of the finalists.
+        rates: Manifest of the capacities.
         run_name: ``select/<slug>`` of the chosen run; None where nothing was feasible: then there
             is nothing to validate and the slice has no candidates.
     """
-    runs = dict(zip(tried["records"], tried["candidates"], strict=True))
     if run_name is None:
         return spec
+    runs = dict(zip(tried["records"], tried["candidates"], strict=True))
     slug = runs[run_name.removeprefix("select/")]
-    wanted = {name: tried["candidates"][name] for name in dict.fromkeys((UNOPTIMIZED, slug))}
-    return dataclasses.replace(spec, candidates=wanted, reference=UNOPTIMIZED)
+    arms = {slug: tried["candidates"][slug]} | {b: rates["candidates"][b] for b in BASELINES}
+    found = rates["capacity"]
+    loads = {name: _load(found[name]) for name in BASELINES} | {slug: _load(found[COMPOSED])}
+    factor = found[STATIC]["slo_factor"]
+    slo = spec.slo if factor == 1 else relaxed(SLO.from_spec(spec.slo), factor).to_dict()
+    return dataclasses.replace(
+        spec,
+        candidates=arms,
+        reference=slug,
+        slo=slo,
+        options={**spec.options, "loads": loads},
+    )
+
+
+def _pair_load(spec: SliceSpec, rate_per_s: float) -> dict[str, Any]:
+    """Return a short load at the composition's rate: each finalist runs it many times."""
+    search = spec.options["search"]
+    count = max(search["min_requests"], math.ceil(rate_per_s * search["pair_s"]))
+    return {**at_rate(spec.workloads["load"], rate_per_s), "num_requests": count}
+
+
+def _load(found: Mapping[str, Any]) -> dict[str, Any]:
+    size = found["batch_size"]
+    fill = {"size": size, "timeout_s": found["timeout_s"]} if size else None
+    return {"rate_per_s": HEADROOM * found["rate_per_s"], "fill": fill}
+
+
+def _deciding(chosen: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {
+        name: entry
+        for stage in chosen
+        for name, entry in stage["slices"].items()
+        if entry.get("decides", True)
+    }
 
 
 def _merge(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -89,9 +151,10 @@ def _merge(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _quality_once(spec: SliceSpec) -> Probe:
+def _quality_once(spec: SliceSpec, num_threads: int | None) -> Probe:
     """Return the quality probe, which skips finalists that compute the same as an earlier one."""
     seen: set[str] = set()
+    judge = Judge(spec, num_threads)
 
     def probe(arm: Arm, reference: Arm | None) -> dict[str, Any]:
         config = arm.llm.config.to_dict()
@@ -99,8 +162,6 @@ def _quality_once(spec: SliceSpec) -> Probe:
         if spec.quality_tier is None or numerics in seen:
             return {}
         seen.add(numerics)
-        return {
-            "quality": quality(arm.llm, spec.quality_tier, reference.llm if reference else None)
-        }
+        return judge.probe(arm, reference)
 
     return probe

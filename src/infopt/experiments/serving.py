@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from infopt.experiments.devices import Device, measuring_device
 from infopt.experiments.server_energy import read_totals, server_energy_section
 from infopt.experiments.server_process import ServerProcess, served
 from infopt.experiments.serving_record import serving_sections
+from infopt.experiments.slices import utc_now
 from infopt.experiments.spec import SliceSpec
 from infopt.hardware import fingerprint
 from infopt.results import record_run
@@ -139,10 +139,10 @@ def run(
     """
     start_s = time.perf_counter()
     with measuring_device() as device:
-        started = _now()
+        started = utc_now()
         state = ServingRun(spec, Path(results_dir), device, num_threads)
         found = _sweep(state)
-        ended = _now()
+        ended = utc_now()
     logger.info("serving: %s", found.saturation.sentence())
     return {
         "stage": spec.stage,
@@ -222,7 +222,3 @@ def _report(row: SweepRow) -> None:
         row.goodput_per_s,
         100 * row.share.estimate,
     )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

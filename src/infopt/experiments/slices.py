@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from infopt.bench.fixed_batches import BatchFill
 from infopt.bench.load_result import LoadResult
 from infopt.bench.paired import run_paired
 from infopt.bench.slo import SLO
@@ -30,7 +31,7 @@ from infopt.bench.workload_types import WorkloadRequest
 from infopt.config import EngineConfig
 from infopt.energy import MeterChoice
 from infopt.errors import ConfigError, MeasurementError, WeightFormatError
-from infopt.experiments.arms import Arm, make_requests
+from infopt.experiments.arms import Arm, make_requests, requests_at
 from infopt.experiments.devices import Device, measuring_device
 from infopt.experiments.energy import idle_watts, meter_of
 from infopt.experiments.machine import machine_peaks
@@ -81,7 +82,7 @@ class SliceRun:
         records: Finished records by candidate.
         failures: Errors by candidate.
         hardware: Fingerprint of the machine.
-        requests: What all arms serve, one list per seed; made by the first.
+        requests: What arms without a load of their own serve, one list per seed; made by the first.
         meter: What measures the energy; chosen by the first.
         idle_watts: Power of doing nothing, with that model loaded.
     """
@@ -100,9 +101,9 @@ class SliceRun:
     idle_watts: float | None = None
 
     @property
-    def slo(self) -> SLO:
-        """The objective."""
-        return SLO.from_spec(self.spec.slo)
+    def slo(self) -> SLO | None:
+        """The objective; None where nothing of the slice depends on one."""
+        return SLO.from_spec(self.spec.slo) if self.spec.slo else None
 
     @property
     def slo_name(self) -> str:
@@ -126,10 +127,19 @@ class SliceRun:
         }
 
     def open_arm(self, slug: str) -> Contestant:
-        """Load a candidate; all of them get the same requests."""
+        """Load what takes turns for a candidate."""
+        return self.load_arm(slug)
+
+    def load_arm(self, slug: str) -> Arm:
+        """Load a candidate in this process; all of them get the same requests."""
         arm = Arm(
             slug, self.config(slug), load=self.spec.load, slo=self.slo, meter=self.choose_meter
         )
+        own = self.spec.load_of(slug)
+        if own:
+            arm.fill = BatchFill(**own["fill"]) if own["fill"] else None
+            arm.requests = self._requests_at(arm, own["rate_per_s"])
+            return arm
         if not self.requests:
             workload = self.spec.workloads["load"]
             self.requests = [make_requests(arm.llm, workload, seed) for seed in self.spec.seeds]
@@ -153,6 +163,13 @@ class SliceRun:
             for name, section in probe(arm, reference).items():
                 sections[name] = {**(sections.get(name) or {}), **section}
         return sections
+
+    def _requests_at(self, arm: Arm, rate: float) -> list[list[WorkloadRequest]]:
+        search = self.spec.options["search"]
+        return [
+            requests_at(arm.llm, self.spec.workloads["load"], rate, search, seed)
+            for seed in self.spec.seeds
+        ]
 
     def choose_meter(self, device: str) -> MeterChoice:
         """Choose what measures the energy, once per job, and say why nothing better does."""
@@ -194,14 +211,14 @@ def run_slice(
     """
     start_s = time.perf_counter()
     with measuring_device() as device:
-        started = _now()
+        started = utc_now()
         run = kind(spec, Path(results_dir), device, num_threads, probes)
         _take_over(run)
         num_resumed = len(run.records)
         missing = [slug for slug in spec.candidates if slug not in run.records]
         if missing:
             _measure(run, missing)
-        ended = _now()
+        ended = utc_now()
     if run.failures:
         raise _failure(run)
     return {
@@ -254,7 +271,7 @@ def _measure(run: SliceRun, missing: Sequence[str]) -> None:
 
 
 def _measure_candidate(run: SliceRun, reference: Contestant, slug: str) -> None:
-    start_s, started = time.perf_counter(), _now()
+    start_s, started = time.perf_counter(), utc_now()
     try:
         with record_run(**run.identity(slug)) as draft:
             with run.open_arm(slug) as arm:
@@ -298,7 +315,7 @@ def is_left_out(error: ConfigError) -> bool:
 
 def _measure_reference(run: SliceRun, reference: Contestant) -> None:
     """Measure a reference that no successful pair has measured."""
-    start_s, started = time.perf_counter(), _now()
+    start_s, started = time.perf_counter(), utc_now()
     reference.results.clear()
     try:
         for _ in range(run.spec.repeats + 1):
@@ -393,5 +410,6 @@ def _failure(run: SliceRun) -> MeasurementError:
     )
 
 
-def _now() -> str:
+def utc_now() -> str:
+    """Return the time, as records write it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

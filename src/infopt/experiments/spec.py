@@ -20,12 +20,11 @@ from infopt.errors import ConfigError, check_known_keys, nearest
 
 Load = Literal["closed", "open"]
 
-COMPOSED = "composed"
-UNOPTIMIZED = "unoptimized"
-"""Finalists with every option at its winner, and at its reference."""
-
 RANDOM_MODEL = "random"
 """Value of the configuration key ``model`` that asks for a tiny random model."""
+
+SELECT_OPTIONS = ("search", "static", "loads")
+"""Options of the last stage's slices (see `infopt.experiments.select_spec`)."""
 
 MEASURES = (
     "long_text",
@@ -59,7 +58,7 @@ class SliceSpec:
         repeats: Pairs behind each comparison.
         seeds: Seeds of the workload; repeats go through them in turn.
         criterion: What decides between candidates (an objective of `infopt.select`).
-        slo: Service-level objective (preset or limits).
+        slo: Service-level objective (preset or limits); empty where nothing depends on it.
         slo_limits: Limits that a candidate has to keep to be chosen.
         quality_tier: Quality suite to run; None for none.
         models_file: File with further registry entries.
@@ -67,8 +66,9 @@ class SliceSpec:
             slice's reference.
         measure_steps: Time single steps by size.
         decides: Whether the winner is handed on; a slice can also only explain.
-        options: Further options of the stage (those of ``serving`` and ``power``, or what a slice
-            of ``kv_cache`` or ``moe`` measures beside its load).
+        options: Further options of the stage (those of ``serving`` and ``power``, what a slice of
+            ``kv_cache`` or ``moe`` measures beside its load, the search of ``select``, candidates'
+            own ``loads``).
         energy: How energy is measured (the configuration's ``energy``).
         prefers: Candidate that is taken where it cannot be told from the best.
     """
@@ -160,6 +160,10 @@ class SliceSpec:
             "repeats": str(self.repeats),
         }
 
+    def load_of(self, slug: str) -> dict[str, Any]:
+        """Return ``rate_per_s`` and ``fill`` of a candidate's own load, else nothing."""
+        return dict(self.options.get("loads", {}).get(slug, {}))
+
     def record_slug(self, slug: str) -> str:
         """Return the record's name within its stage: ``<slice>.<slug>``."""
         return short_name(f"{self.name}.{slug}")
@@ -178,8 +182,15 @@ class SliceSpec:
             **({} if is_default_energy(self.energy) else {"energy": dict(self.energy)}),
             **({"cells": self.options["cells"]} if self.options.get("cells") else {}),
             **{key: self.options[key] for key in MEASURES if key in self.options},
+            **self._judged_by_slo(),
             **{f"{key}_workload": dict(spec) for key, spec in self.workloads.items()},
         }
+
+    def _judged_by_slo(self) -> dict[str, Any]:
+        """Return what depends on the objective: loads that were made for it, and goodput."""
+        found = {key: self.options[key] for key in SELECT_OPTIONS if key in self.options}
+        is_judged = found or (self.criterion == "goodput" and self.stage != "serving")
+        return found | {"slo": self.slo} if is_judged else {}
 
 
 def is_default_energy(options: Mapping[str, Any]) -> bool:
@@ -235,13 +246,22 @@ def slice_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
             value=name,
             remedy=f"Slices: {', '.join(names)}.",
         )
-    if stage == "baseline":
-        return _baseline_spec(config, name)
     if stage == "serving":
         return _serving_spec(config, name)
     if stage == "power":
-        return _power_spec(config, name)
-    return _listed_spec(config, stage, name)
+        return _without_slo(_power_spec(config, name))
+    if stage == "baseline":
+        return _without_slo(_baseline_spec(config, name))
+    return _without_slo(_listed_spec(config, stage, name))
+
+
+def _without_slo(spec: SliceSpec) -> SliceSpec:
+    """Return a copy without the objective, where nothing of the slice depends on it.
+
+    Then another objective is no reason to run its job again.
+    """
+    depends = spec.criterion == "goodput" or spec.slo_limits
+    return spec if depends else dataclasses.replace(spec, slo={})
 
 
 def _listed_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
@@ -250,7 +270,7 @@ def _listed_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
     workloads = {"load": config["workloads"][entry["workload"]]}
     if entry["latency_workload"]:
         workloads["single"] = config["workloads"][entry["latency_workload"]]
-    common = _common(config)
+    common = common_values(config)
     common["model"] = entry["model"] or common["model"]
     return SliceSpec(
         stage=stage,
@@ -279,32 +299,6 @@ def _cells(config: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any
     return {"cells": cells} if cells else {}
 
 
-def select_spec(config: Mapping[str, Any], name: str) -> SliceSpec:
-    """Return a slice of the last stage; its candidates are known when the others have ended.
-
-    Args:
-        config: Completed configuration.
-        name: ``finalists`` (on the seed of the search) or ``validation`` (on fresh ones).
-    """
-    entry = config["select"]
-    common = _common(config)
-    if name == "validation":
-        common["seeds"] = tuple(entry["validation_seeds"])
-    return SliceSpec(
-        stage="select",
-        name=name,
-        reference="",
-        shared={},
-        candidates={},
-        workloads={"load": config["workloads"][entry["workload"]]},
-        load=entry["load"],
-        repeats=config["repeats"],
-        criterion=entry["objective"],
-        quality_tier=entry["quality_tier"] if name == "finalists" else None,
-        **common,
-    )
-
-
 def _baseline_spec(config: Mapping[str, Any], name: str) -> SliceSpec:
     entry = config["baseline"]
     return SliceSpec(
@@ -319,7 +313,7 @@ def _baseline_spec(config: Mapping[str, Any], name: str) -> SliceSpec:
         },
         repeats=config["repeats"],
         quality_tier=entry["quality_tier"],
-        **_common(config),
+        **common_values(config),
     )
 
 
@@ -337,7 +331,7 @@ def _serving_spec(config: Mapping[str, Any], name: str) -> SliceSpec:
         repeats=1,
         criterion="goodput",
         options=entry,
-        **_common(config),
+        **common_values(config),
     )
 
 
@@ -358,11 +352,12 @@ def _power_spec(config: Mapping[str, Any], name: str) -> SliceSpec:
         slo_limits=tuple(entry.pop("slo_limits", ())),
         decides=name == "threads",
         options=entry,
-        **_common(config),
+        **common_values(config),
     )
 
 
-def _common(config: Mapping[str, Any]) -> dict[str, Any]:
+def common_values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a slice that every stage takes from the configuration alike."""
     keys = ("model", "slo", "models_file", "energy")
     return {"base": config["engine"], "seeds": (config["seed"],), **{k: config[k] for k in keys}}
 

@@ -17,6 +17,7 @@ from infopt.experiments import (
     speculative,
 )
 from infopt.experiments.power import stage as power
+from infopt.experiments.select_spec import COMPOSED
 from infopt.experiments.spec import SliceSpec
 from infopt.experiments.yaml_files import read_yaml
 from infopt.models.registry import load_registry_file
@@ -46,19 +47,32 @@ def run_stage(
     return STAGES.get(spec.stage)(spec, results_dir, num_threads=num_threads)
 
 
+def capacity_spec(spec: SliceSpec, chosen_paths: Iterable[str | Path]) -> SliceSpec:
+    """Return the search of the highest rates that follows from what the stages chose."""
+    return select.capacity_arms(spec, [read_yaml(path) for path in chosen_paths])
+
+
 def finalists_spec(
-    spec: SliceSpec, chosen_paths: Iterable[str | Path], ablations: Iterable[str]
+    spec: SliceSpec,
+    chosen_paths: Iterable[str | Path],
+    ablations: Iterable[str] | None,
+    capacity_path: str | Path,
 ) -> SliceSpec:
-    """Return the finalists that follow from what the stages chose."""
-    return select.finalists(spec, [read_yaml(path) for path in chosen_paths], ablations)
+    """Return the finalists that follow from what the stages chose, at the composition's rate."""
+    chosen = [read_yaml(path) for path in chosen_paths]
+    rate = read_json(capacity_path)["capacity"][COMPOSED]["rate_per_s"]
+    return select.finalists(spec, chosen, ablations, rate)
 
 
 def validation_spec(
-    spec: SliceSpec, manifest_path: str | Path, choice_path: str | Path
+    spec: SliceSpec,
+    manifest_path: str | Path,
+    capacity_path: str | Path,
+    choice_path: str | Path,
 ) -> SliceSpec:
     """Return the slice that validates the choice among the finalists."""
     run_name = read_recommendation(choice_path).run
-    return select.validation(spec, read_json(manifest_path), run_name)
+    return select.validation(spec, read_json(manifest_path), read_json(capacity_path), run_name)
 
 
 def chosen_options(path: str | Path) -> dict[str, Any]:

@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 from infopt.config import EngineConfig
 from infopt.errors import ConfigError
+from infopt.select.ablation import Effect
+from infopt.select.front import Front
+from infopt.select.interactions import Interaction
 
 SCHEMA_VERSION = 1
 
@@ -95,6 +98,37 @@ class Nearest:
 
 
 @dataclass(frozen=True, slots=True)
+class BaselineGain:
+    """The goodput of the choice against a baseline, each at the highest rate that it sustains.
+
+    Attributes:
+        name: ``static`` (fixed batches, tuned) or ``continuous``.
+        run: Its run on fresh seeds.
+        rate_per_s: Arrivals it was loaded with, in requests/s.
+        goodput_per_s: Median of its goodput over the seeds, in requests/s.
+        chosen_goodput_per_s: The same of the choice.
+        ratio: Choice / baseline, median of the pairs; None where a pair has no goodput.
+        low, high: 95 % interval over the seeds.
+        num_seeds: Seeds of arrivals.
+        slo_factor: How many times longer the limits are than asked for; 1 where the baseline
+            sustains a rate under the objective itself.
+        message: The whole in a sentence.
+    """
+
+    name: str
+    run: str
+    rate_per_s: float
+    goodput_per_s: float
+    chosen_goodput_per_s: float
+    ratio: float | None
+    low: float | None
+    high: float | None
+    num_seeds: int
+    slo_factor: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Recommendation:
     """What to serve on the measured machine, and why.
 
@@ -118,6 +152,10 @@ class Recommendation:
         infopt_version: Release that chose.
         commit: Code that chose.
         created: UTC, ISO 8601.
+        baselines: Its goodput against what one would serve otherwise.
+        ablation: What each technique in it is worth, axis by axis.
+        interactions: Where the whole is more or less than its parts.
+        front: The trade-off of the finalists.
     """
 
     status: Status
@@ -139,6 +177,10 @@ class Recommendation:
     infopt_version: str
     commit: str
     created: str
+    baselines: tuple[BaselineGain, ...] = ()
+    ablation: tuple[Effect, ...] = ()
+    interactions: tuple[Interaction, ...] = ()
+    front: Front | None = None
 
     def engine_config(self) -> EngineConfig:
         """Return the configuration to serve.

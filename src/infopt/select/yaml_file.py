@@ -10,7 +10,11 @@ from infopt.errors import ConfigError, ResultError
 from infopt.results.files import write_text_atomic
 from infopt.results.plain import to_plain
 from infopt.schemas import validate
+from infopt.select.ablation import Effect
+from infopt.select.front import Front
+from infopt.select.interactions import Interaction
 from infopt.select.recommendation import (
+    BaselineGain,
     Evidence,
     Nearest,
     Recommendation,
@@ -46,8 +50,13 @@ def read_recommendation(path: str | Path) -> Recommendation:
     document = _load(Path(path))
     validate(document, SCHEMA, where=str(path), remedy=_REMEDY)
     values = {key: value for key, value in document.items() if key != "schema_version"}
-    for key, cls in (("evidence", Evidence), ("ties", Tie), ("sensitivity", Sensitivity)):
-        values[key] = tuple(cls(**entry) for entry in values[key])
+    for key, cls in _LISTS.items():
+        values[key] = tuple(cls(**entry) for entry in values.get(key, ()))
+    if values.get("front") is not None:
+        front = values["front"]
+        values["front"] = Front(
+            **{**front, "axes": tuple(front["axes"]), "runs": tuple(front["runs"])}
+        )
     values["rejected"] = tuple(
         Rejected(entry["run"], tuple(entry["reasons"])) for entry in values["rejected"]
     )
@@ -60,6 +69,14 @@ def read_recommendation(path: str | Path) -> Recommendation:
     return Recommendation(**values)
 
 
+_LISTS: dict[str, Any] = {
+    "evidence": Evidence,
+    "ties": Tie,
+    "sensitivity": Sensitivity,
+    "baselines": BaselineGain,
+    "ablation": Effect,
+    "interactions": Interaction,
+}
 _REMEDY = "Write it again with `infopt recommend`, or correct the key."
 
 

@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -35,7 +34,7 @@ from infopt.experiments.energy import meter_of, reading_section
 from infopt.experiments.power.instance import Instance, make_order, usable_core_ids
 from infopt.experiments.power.skipping import runs_on_gpu
 from infopt.experiments.sections import traffic_sections
-from infopt.experiments.slices import SliceRun
+from infopt.experiments.slices import SliceRun, utc_now
 from infopt.experiments.spec import SliceSpec
 from infopt.results import finished_record, record_run
 
@@ -133,7 +132,7 @@ def run_cold_start(
     """
     start_s = time.perf_counter()
     with measuring_device() as device:
-        started = _now()
+        started = utc_now()
         run = SliceRun(spec, Path(results_dir), device, num_threads)
         meter = meter_of(spec.energy, "cuda" if runs_on_gpu(spec) else "cpu")
         logger.info("energy: %s", meter)
@@ -144,7 +143,7 @@ def run_cold_start(
             missing = list(spec.candidates)  # they are compared with each other: all or none
             _start_all(state, missing)
             _write_records(state)
-        ended = _now()
+        ended = utc_now()
     kept = [slug for slug in spec.candidates if slug not in state.left_out]
     return {
         "stage": spec.stage,
@@ -299,7 +298,3 @@ def _ratio(
         "verdict": found.verdict,
         "reference": run.spec.record_slug(run.spec.reference),
     }
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -28,7 +28,7 @@ class Fleet:
         instances: The processes; they may still be loading.
         choice: The meter of this process, used where several of them share the counters.
         constants: Of the modelled energy.
-        slo: Objective.
+        slo: Objective; None where nothing depends on one.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Fleet:
         instances: Sequence[Instance],
         choice: MeterChoice,
         constants: EnergyConstants,
-        slo: SLO,
+        slo: SLO | None,
     ) -> None:
         """Wait until all are ready."""
         self.slug, self.instances, self.slo = slug, instances, slo

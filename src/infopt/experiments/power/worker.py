@@ -66,7 +66,7 @@ def _load(order: Mapping[str, Any]) -> Arm:
         order["slug"],
         EngineConfig.from_dict(order["config"]),
         load="closed",
-        slo=SLO.from_spec(order["slo"]),
+        slo=SLO.from_spec(order["slo"]) if order["slo"] else None,
         meter=None if energy is None else lambda device: meter_of(energy, device),
     )
     place, count = order["part"]

@@ -1,0 +1,210 @@
+"""What the notebook on trade-offs says: the finalists on four axes, the choice, and its reasons.
+
+story = tradeoffs_story(results_dir)
+front_axes(story, "latency.ttft_s.p50", "throughput.output_tokens_per_s")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from infopt.experiments.figures import slice_rows
+from infopt.experiments.findings.miniature import DEFAULT_MODEL
+from infopt.experiments.findings.miniature_select import run_select_miniature
+from infopt.experiments.recommend import QUALITY_STAGES, finalists_table
+from infopt.experiments.select_spec import COMPOSED, UNOPTIMIZED  # noqa: F401 (a query reads it)
+from infopt.models.fetch import cache_dir
+from infopt.plotting import pareto, ratio_forest
+from infopt.plotting.data import floats
+from infopt.results import read_json, read_table
+from infopt.results.html import format_value
+from infopt.select import Recommendation, read_recommendation
+from infopt.select.rows import number, rows_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+TTFT, THROUGHPUT = "latency.ttft_s.p50", "throughput.output_tokens_per_s"
+ENERGY, QUALITY = "energy.j_per_request", "quality.kl_mean"
+
+
+@dataclass(frozen=True)
+class TradeoffStory:
+    """What the notebook tells.
+
+    Attributes:
+        recommendation: The choice with everything it rests on.
+        finalists: The composition and its rivals, with quality where it was measured.
+        note: Where the numbers come from, as Markdown.
+    """
+
+    recommendation: Recommendation
+    finalists: pd.DataFrame
+    note: str
+
+
+def tradeoffs_story(results_dir: str | Path, model: str | None = None) -> TradeoffStory:
+    """Read the last stage's results, or measure it in small.
+
+    Args:
+        results_dir: Results of the pipeline.
+        model: Of the miniature; None is the default model.
+    """
+    folder = Path(results_dir)
+    path = folder / "recommendation.yaml"
+    if path.exists() and (folder / "slices" / "select" / "finalists.json").exists():
+        slices = folder / "slices"
+        judged = [p for stage in QUALITY_STAGES for p in sorted(slices.glob(f"{stage}/*.json"))]
+        paths = [slices / "select" / "finalists.json", *judged]
+        table = finalists_table([read_json(p) for p in paths], folder)
+        note = f"These are the results of the pipeline in `{folder}`."
+        return TradeoffStory(read_recommendation(path), slice_rows(table, "finalists"), note)
+    name = model or DEFAULT_MODEL
+    home = cache_dir() / "notebooks" / "tradeoffs" / Path(name).name
+    found, table_path = run_select_miniature(name, home)
+    note = (
+        "There are no results of the pipeline here (`make run` makes them): three techniques were "
+        "composed and measured just now, in small, without quality. Three pairs decide nothing."
+    )
+    return TradeoffStory(found, slice_rows(read_table(table_path), "finalists"), note)
+
+
+def front_axes(story: TradeoffStory, x: str = TTFT, y: str = THROUGHPUT) -> Axes:
+    """Draw the finalists on two axes with the front of these two; the choice is circled.
+
+    An axis that nobody measured gives way to the throughput or the time to first token.
+    """
+    x = x if _has(story, x) else TTFT
+    y = y if _has(story, y) else THROUGHPUT
+    chosen = story.recommendation.run
+    name = "extra.candidate"
+    # It lies so far behind that the others could not be told apart beside it.
+    rivals = story.finalists.query("`extra.candidate` != @UNOPTIMIZED").reset_index(drop=True)
+    return pareto(rivals, x, y, color=name, label=name, chosen=chosen)
+
+
+def worth_axes(story: TradeoffStory, column: str = THROUGHPUT) -> Axes:
+    """Draw what each technique is worth on one axis: above 1 the composition is better for it."""
+    import pandas as pd
+
+    effects = [e for e in story.recommendation.ablation if e.column == column and e.low is not None]
+    base = "comparison.output_tokens_per_s"
+    rows = pd.DataFrame({
+        "technique": [e.technique for e in effects],
+        "status": "ok",
+        f"{base}.median": [e.worth for e in effects],
+        f"{base}.low": [e.low for e in effects],
+        f"{base}.high": [e.high for e in effects],
+        f"{base}.verdict": [e.verdict for e in effects],
+        f"{base}.reference": "without it",
+    })  # fmt: skip
+    best = max(effects, key=lambda e: e.worth or 0)
+    title = f"{best.label.partition(' (')[0]}: {best.technique} is worth most, {best.worth:.2f}x"
+    axes = ratio_forest(rows, label="technique", title=title)
+    axes.set_xlabel(f"{best.label.partition(' (')[0]}: times better with it; hollow: undecided")
+    return axes
+
+
+def worth_table(story: TradeoffStory) -> pd.DataFrame:
+    """Return what each technique is worth, a column per axis."""
+    import pandas as pd
+
+    cells: dict[str, dict[str, str]] = {}
+    for effect in story.recommendation.ablation:
+        if effect.worth is None:
+            change = effect.composed - effect.without
+            text = f"{change:+.3g}" if effect.verdict != "equal" else "equal"
+        else:
+            text = f"{effect.worth:.2f}x"
+            if effect.low is not None and effect.high is not None:
+                text += f" [{effect.low:.2f}, {effect.high:.2f}]"
+        cells.setdefault(effect.label, {})[effect.technique] = text
+    table = pd.DataFrame(cells).fillna("not measured")
+    table.index.name = "technique"
+    return table
+
+
+def front_sentence(story: TradeoffStory) -> str:
+    """Say who is on the front of all measured axes, and what was left out of it."""
+    front = story.recommendation.front
+    if front is None or not front.axes:
+        return "No axis was measured for every finalist, so there is no front."
+    names = ", ".join(_short(run) for run in front.runs)
+    left = "; ".join(front.left_out.values())
+    more = f" Left out: {left}." if left else ""
+    return (
+        f"On the axes {', '.join(front.axes)} together, **{names}** cannot be beaten without "
+        f"losing on another axis; the knee is **{_short(front.knee or '')}**. The front dominates "
+        f"{front.hypervolume:.0%} of the space between the best and the worst values.{more}"
+    )
+
+
+def whole_sentence(story: TradeoffStory) -> str:
+    """Say whether the whole is the product of its parts."""
+    found = [f"- {i.message}" for i in story.recommendation.interactions]
+    return "\n".join(found) or "With fewer than two techniques there is nothing to interact."
+
+
+def baselines_sentence(story: TradeoffStory) -> str:
+    """Say how the choice does against what one would serve otherwise."""
+    found = [f"- {gain.message}" for gain in story.recommendation.baselines]
+    return "\n".join(found) or "Nothing was compared: no finalist keeps every limit."
+
+
+def sensitivity_sentence(story: TradeoffStory) -> str:
+    """Say what would change the choice."""
+    found = [f"- {s.message}" for s in story.recommendation.sensitivity]
+    return "\n".join(found) or "No limit that was measured would change the choice."
+
+
+def answer(story: TradeoffStory) -> str:
+    """Answer the question of the notebook from this run."""
+    found = story.recommendation
+    if found.run is None:
+        return f"**Nothing yet.** {found.reason}"
+    row = next(row for row in rows_of(story.finalists) if row["run"] == found.run)
+    speed = f"{format_value(float(row[THROUGHPUT]), 3)} tokens/s"
+    ttft = f"{format_value(float(row[TTFT]) * 1e3, 3)} ms to the first token"
+    energy = number(row, ENERGY)
+    joules = "" if energy is None else f", {format_value(energy, 3)} J per request"
+    techniques = [e for e in found.ablation if e.column == THROUGHPUT and e.verdict == "better"]
+    helped = ", ".join(f"{e.technique} ({e.worth:.2f}x)" for e in techniques) or "none beyond doubt"
+    gains = " ".join(gain.message for gain in found.baselines)
+    return (
+        f"**Serve {_short(found.run)}** ({found.status}): {speed}, {ttft}{joules} under the "
+        f"load of the comparison. {found.reason}\n\nWhat raises its throughput: {helped}. "
+        f"{gains}"
+    )
+
+
+def check(story: TradeoffStory) -> None:
+    """Assert what the notebook claims.
+
+    Raises:
+        AssertionError: The recommendation contradicts its own table.
+    """
+    found = story.recommendation
+    runs = set(story.finalists["run"])
+    assert found.run is None or found.run in runs, "the choice is one of the finalists"
+    assert f"select/finalists.{COMPOSED}" in runs, "the composition was measured"
+    for effect in found.ablation:
+        if effect.low is not None and effect.high is not None and effect.worth is not None:
+            assert effect.low <= effect.worth <= effect.high, effect
+            if effect.verdict == "better":
+                assert effect.low > 1, effect
+    if found.front is not None:
+        assert set(found.front.runs) <= runs, "the front is made of finalists"
+
+
+def _has(story: TradeoffStory, column: str) -> bool:
+    table = story.finalists
+    return column in table.columns and bool(np.isfinite(floats(table, column)).all())
+
+
+def _short(run: str) -> str:
+    return run.removeprefix("select/finalists.")
