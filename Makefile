@@ -161,9 +161,9 @@ tiny-models: install  ## train the small models that come with the package anew 
 		infopt train-tiny $$name --out src/infopt/models/shipped/$$name; \
 	done
 
-train-draft: install  ## train a draft head for the default model (MODEL=..., OUT=build/draft-head, MINUTES=20)
+train-draft: install  ## train a draft head for the default model (MODEL=..., OUT=build/draft-head, MINUTES=20, TOKENS=800000)
 	infopt train-draft $(or $(MODEL),smollm2-135m-instruct-q4_1) --out $(or $(OUT),build/draft-head) \
-		--minutes $(or $(MINUTES),20) $(ARGS)
+		--minutes $(or $(MINUTES),20) --tokens $(or $(TOKENS),800000) $(ARGS)
 
 clean:  ## remove results and caches (the environment and fetched models stay)
 	rm -rf results .snakemake .pytest_cache .ruff_cache .hypothesis build dist

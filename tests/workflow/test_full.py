@@ -58,7 +58,7 @@ def test_everything_is_there(folder):
         "select",
     }
     assert "config:" in (results / "recommendation.yaml").read_text()
-    assert (results / "tables" / "durations.csv").read_text().count("\n") == 34
+    assert (results / "tables" / "durations.csv").read_text().count("\n") == 37
 
 
 def test_a_second_run_has_nothing_to_do(folder):

@@ -41,7 +41,7 @@ def test_the_default_run_is_planned_in_full():
     assert text.count("rule moe_slice:") == 4
     assert text.count("rule power_slice:") == 3
     assert text.count("rule serving_slice:") == 1
-    assert text.count("rule execute_notebook:") == 8
+    assert text.count("rule execute_notebook:") == 9
 
 
 @pytest.mark.parametrize("model", MODELS)
