@@ -409,6 +409,36 @@ def make_distinct() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def make_routes() -> pd.DataFrame:
+    """Two policies and the random one at five shares of the strong model."""
+    shares = np.linspace(0, 1, 5)
+    gains = {"random": 0.0, "classifier": 0.1, "cascade": 0.05}
+    parts = [
+        pd.DataFrame({
+            "policy": name,
+            "share": shares,
+            "seconds": 0.02 + shares * 0.2 + (0.02 if name == "cascade" else 0.0),
+            "quality": 0.3 + 0.2 * shares + gain * 4 * shares * (1 - shares),
+            "quality_low": 0.22 + 0.2 * shares + gain * 4 * shares * (1 - shares),
+            "quality_high": 0.38 + 0.2 * shares + gain * 4 * shares * (1 - shares),
+        })
+        for name, gain in gains.items()
+    ]  # fmt: skip
+    return pd.concat(parts, ignore_index=True)
+
+
+def make_lifts() -> pd.DataFrame:
+    """A policy of each verdict."""
+    rows = [
+        ("classifier", 0.05, 0.02, 0.08, "better"),
+        ("length", -0.03, -0.05, -0.01, "worse"),
+        ("cascade-margin", 0.01, -0.02, 0.04, "undecided"),
+    ]
+    return pd.DataFrame(rows, columns=["policy", "lift", "low", "high", "verdict"])
+
+
+SHARE = Metric("share", "Prompts that the strong model answers", "%", display_scale=100.0)
+
 PLOTS: dict[str, Callable[..., Any]] = {
     "pareto": lambda **k: plotting.pareto(make_runs(), TTFT, RATE, color="config.scheduling", **k),
     "latency_percentiles": lambda **k: plotting.latency_percentiles(make_runs(), limit_s=0.5, **k),
@@ -462,6 +492,8 @@ PLOTS: dict[str, Callable[..., Any]] = {
     "measure_ratios": lambda **k: plotting.measure_ratios(make_measures(), reference="dense", **k),
     "expert_loads": lambda **k: plotting.expert_loads(make_loads(), 4, **k),
     "distinct_experts": lambda **k: plotting.distinct_experts(make_distinct(), 4, **k),
+    "routing_curves": lambda **k: plotting.routing_curves(make_routes(), x=SHARE, **k),
+    "routing_lifts": lambda **k: plotting.routing_lifts(make_lifts(), **k),
     "fragmentation": lambda **k: plotting.fragmentation(make_steps(), 16, **k),
 }
 
@@ -488,6 +520,18 @@ def loads() -> pd.DataFrame:
 def distinct() -> pd.DataFrame:
     """Distinct experts of a step."""
     return make_distinct()
+
+
+@pytest.fixture
+def routes() -> pd.DataFrame:
+    """Curves of policies."""
+    return make_routes()
+
+
+@pytest.fixture
+def lifts() -> pd.DataFrame:
+    """Policies against a random one."""
+    return make_lifts()
 
 
 @pytest.fixture(scope="session")

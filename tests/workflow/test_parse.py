@@ -38,7 +38,7 @@ def test_the_default_run_is_planned_in_full():
     assert text.count("rule kv_cache_slice:") == 6
     assert text.count("rule speculative_slice:") == 4
     assert text.count("rule train_draft_head:") == 1
-    assert text.count("rule moe_slice:") == 4
+    assert text.count("rule moe_slice:") == 5
     assert text.count("rule power_slice:") == 3
     assert text.count("rule serving_slice:") == 1
     assert text.count("rule execute_notebook:") == 9

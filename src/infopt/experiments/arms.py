@@ -109,13 +109,14 @@ class Arm:
         if self.llm.config.num_threads is not None:
             # The number of threads is the process's, and arms with others take turns with this one.
             torch.set_num_threads(self.llm.config.num_threads)
-        with measured_run(self.llm.engine, self.meter, self._bytes_of) as energy:
+        with measured_run(self.llm.engine, self.meter, self.bytes_of) as energy:
             result = serve(self.llm, requests, self.load, self.fill)
         result.energy = energy
         check_complete(result, self.slug)
         return result
 
-    def _bytes_of(self, step: StepStats) -> float:
+    def bytes_of(self, step: StepStats) -> float:
+        """Return the bytes that a step moves, for meters that model energy."""
         return step_bytes(step, self.llm.model_config, self._precision)
 
 

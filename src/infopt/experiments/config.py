@@ -216,7 +216,7 @@ def _check_engine_options(config: Config) -> None:
                 field=f"{where}.model",
                 value=options["model"],
                 remedy="Use the key `model` and one results_dir per model. Candidates may have "
-                "other models where their slice has one of its own.",
+                "other models where their slice has one of its own, or routes.",
             )
         try:
             EngineConfig.from_dict({"model": config["model"], **options})
@@ -237,7 +237,8 @@ def _engine_options(config: Config) -> Iterator[tuple[str, dict[str, Any], bool]
         shared = config["engine"] | entry.get("engine", {})
         for candidate in entry["candidates"]:
             name = f"{where}.candidates.{candidate['slug']}"
-            yield name, shared | candidate["engine"], bool(entry.get("model"))
+            names_models = bool(entry.get("model") or entry.get("routing"))
+            yield name, shared | candidate["engine"], names_models
 
 
 def _check_other_options(config: Config) -> None:

@@ -11,6 +11,7 @@ from infopt.errors import ConfigError, check_known_keys
 
 LONG_TEXT, CAPACITY, CURVE, SHARING = "long_text", "capacity", "context_curve", "sharing"
 BATCH_CURVE, RANDOM_MODELS, EXPERT_LOAD = "batch_curve", "random_models", "expert_load"
+ROUTING = "routing"
 T = TypeVar("T")
 
 
@@ -117,6 +118,46 @@ class LoadOptions:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class RoutingOptions:
+    """Let candidate and reference answer the same prompts, and learn which goes where.
+
+    Attributes:
+        items: Number of items by task.
+        policies: Kinds to train, in the order in which they are shown.
+        test_share: Share of the items that judges them.
+    """
+
+    items: Mapping[str, int]
+    policies: tuple[str, ...]
+    test_share: float
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigError: Names option and value.
+        """
+        if not isinstance(self.items, Mapping) or not self.items:
+            raise ConfigError(
+                f"{ROUTING}.items must be numbers of items by task, got {self.items!r}.",
+                field=f"{ROUTING}.items",
+                value=self.items,
+            )
+        for name, count in self.items.items():
+            _check_count(f"{ROUTING}.items.{name}", count)
+        object.__setattr__(self, "policies", tuple(self.policies))
+        if not self.policies:
+            raise ConfigError(f"{ROUTING}.policies is empty.", field=f"{ROUTING}.policies")
+        is_number = isinstance(self.test_share, float)
+        if not is_number or not 0 < self.test_share < 1:
+            raise ConfigError(
+                f"{ROUTING}.test_share must be between 0 and 1, got {self.test_share!r}.",
+                field=f"{ROUTING}.test_share",
+                value=self.test_share,
+            )
+
+
 def read_shapes(options: Mapping[str, Any], slugs: Sequence[str]) -> dict[str, RandomShape]:
     """Return the random models of a slice by candidate.
 
@@ -158,6 +199,8 @@ def check_measures(entry: Mapping[str, Any]) -> None:
         ConfigError: Names option and value.
     """
     from infopt.evals.long_text import LongText
+    from infopt.evals.tasks import TASKS
+    from infopt.select.routing import TRAINERS
 
     if entry[LONG_TEXT] is not None:
         LongText.from_dict(entry[LONG_TEXT])
@@ -169,6 +212,12 @@ def check_measures(entry: Mapping[str, Any]) -> None:
         read_options(BatchOptions, entry[BATCH_CURVE], BATCH_CURVE)
     if entry[EXPERT_LOAD] is not None:
         read_options(LoadOptions, entry[EXPERT_LOAD], EXPERT_LOAD)
+    if entry[ROUTING] is not None:
+        options = read_options(RoutingOptions, entry[ROUTING], ROUTING)
+        for task in options.items:
+            TASKS.get(task)
+        for kind in options.policies:
+            TRAINERS.get(kind)
     if entry[RANDOM_MODELS] is not None:
         read_shapes(entry[RANDOM_MODELS], [c["slug"] for c in entry["candidates"]])
 

@@ -21,9 +21,16 @@ from infopt.experiments.baseline import single_probe
 from infopt.experiments.batch_curve import BatchCurve
 from infopt.experiments.expert_load import ExpertLoad
 from infopt.experiments.machine import precision_of
-from infopt.experiments.measures import BATCH_CURVE, EXPERT_LOAD, RANDOM_MODELS, read_shapes
+from infopt.experiments.measures import (
+    BATCH_CURVE,
+    EXPERT_LOAD,
+    RANDOM_MODELS,
+    ROUTING,
+    read_shapes,
+)
 from infopt.experiments.quantization import Judge, quantization_probe
 from infopt.experiments.random_model import write_tokenizer
+from infopt.experiments.routing import Routing
 from infopt.experiments.slices import Probe, run_slice
 from infopt.experiments.spec import SliceSpec
 from infopt.models.config import ModelConfig
@@ -49,6 +56,8 @@ def run(
         probes.append(BatchCurve(spec.options[BATCH_CURVE], spec.seeds[0]).probe)
     if spec.options.get(EXPERT_LOAD) is not None:
         probes.append(ExpertLoad(spec.options[EXPERT_LOAD], spec.seeds[0]).probe)
+    if spec.options.get(ROUTING) is not None:
+        probes.append(Routing(spec.options[ROUTING], spec.seeds[0]).probe)
     if spec.options.get(RANDOM_MODELS) is not None:
         probes.append(grouped_probe)
     with random_models(spec, Path(results_dir)) as own:

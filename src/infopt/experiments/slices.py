@@ -82,7 +82,8 @@ class SliceRun:
         records: Finished records by candidate.
         failures: Errors by candidate.
         hardware: Fingerprint of the machine.
-        requests: What arms without a load of their own serve, one list per seed; made by the first.
+        requests: What arms without a load of their own serve, one list per seed, by model: token
+            ids are its own.
         meter: What measures the energy; chosen by the first.
         idle_watts: Power of doing nothing, with that model loaded.
     """
@@ -96,7 +97,7 @@ class SliceRun:
     failures: dict[str, Exception] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=fingerprint)
-    requests: list[list[WorkloadRequest]] = field(default_factory=list)
+    requests: dict[str, list[list[WorkloadRequest]]] = field(default_factory=dict)
     meter: MeterChoice | None = None
     idle_watts: float | None = None
 
@@ -131,7 +132,7 @@ class SliceRun:
         return self.load_arm(slug)
 
     def load_arm(self, slug: str) -> Arm:
-        """Load a candidate in this process; all of them get the same requests."""
+        """Load a candidate here; all of a model get the same requests, others the same lengths."""
         arm = Arm(
             slug, self.config(slug), load=self.spec.load, slo=self.slo, meter=self.choose_meter
         )
@@ -140,10 +141,12 @@ class SliceRun:
             arm.fill = BatchFill(**own["fill"]) if own["fill"] else None
             arm.requests = self._requests_at(arm, own["rate_per_s"])
             return arm
-        if not self.requests:
+        model = arm.llm.config.model
+        if model not in self.requests:
             workload = self.spec.workloads["load"]
-            self.requests = [make_requests(arm.llm, workload, seed) for seed in self.spec.seeds]
-        arm.requests = self.requests
+            made = [make_requests(arm.llm, workload, seed) for seed in self.spec.seeds]
+            self.requests[model] = made
+        arm.requests = self.requests[model]
         return arm
 
     def sections(

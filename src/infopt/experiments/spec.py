@@ -34,6 +34,7 @@ MEASURES = (
     "batch_curve",
     "random_models",
     "expert_load",
+    "routing",
 )
 """What a slice can measure beside its load (see `infopt.experiments.kv_cache` and `.moe`)."""
 

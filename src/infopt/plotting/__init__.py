@@ -32,6 +32,7 @@ from infopt.plotting.prefixes import prefix_hits, prefix_survivors
 from infopt.plotting.quality_bits import quality_bits
 from infopt.plotting.ratios import ratio_forest
 from infopt.plotting.rooflines import op_roofline, roofline
+from infopt.plotting.routing import routing_curves, routing_lifts
 from infopt.plotting.saturation import load_curve
 from infopt.plotting.saving import save
 from infopt.plotting.sensitivity import layer_errors, sensitivity_bars
@@ -83,6 +84,8 @@ __all__ = [
     "request_energy",
     "results_table",
     "roofline",
+    "routing_curves",
+    "routing_lifts",
     "save",
     "sensitivity_bars",
     "size_tradeoff",

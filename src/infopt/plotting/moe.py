@@ -9,14 +9,13 @@ import numpy as np
 from infopt.plotting.axes import label_axis, legend_beside, new_axes, reference_line, set_title
 from infopt.plotting.data import floats, names
 from infopt.plotting.style import (
-    GREEN,
     GREY,
-    VERMILION,
     colors_for,
     markers_for,
     row_colors,
     styled,
 )
+from infopt.plotting.verdict_dots import NOTE, verdict_dots
 from infopt.results.html import format_value
 from infopt.results.metrics import Metric
 from infopt.results.table import require_columns
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_VERDICTS = {"better": (GREEN, "^"), "worse": (VERMILION, "v"), "undecided": (GREY, "o")}
 _TICKS = (0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 
@@ -45,28 +43,12 @@ def measure_ratios(
     """
     require_columns(table, ["measure", "ratio", "low", "high", "verdict"], "measure_ratios")
     ax = new_axes(ax, (7.6, 1.8 + 0.36 * len(table)))
-    labels, verdicts = names(table, "measure"), names(table, "verdict")
     ratio, low, high = (floats(table, column) for column in ("ratio", "low", "high"))
-    for place, verdict in enumerate(verdicts):
-        color, marker = _VERDICTS[verdict]
-        ax.errorbar(
-            ratio[place],
-            place,
-            xerr=np.clip([[ratio[place] - low[place]], [high[place] - ratio[place]]], 0, None),
-            fmt=marker,
-            color=color,
-            markerfacecolor="white" if verdict == "undecided" else color,
-            elinewidth=1.3,
-            capsize=3,
-        )
-    ax.set_yticks(range(len(table)), labels)
-    ax.set_ylim(len(table) - 0.5, -0.5)
+    found = verdict_dots(ax, names(table, "measure"), names(table, "verdict"), ratio, low, high)
     _ratio_scale(ax, float(low.min()), float(high.max()))
     reference_line(ax, 1.0, reference)
     metric = Metric("ratio", f"Ratio to {reference}")
-    label_axis(ax, "x", metric, notes=["up: better; down: worse; hollow: undecided"])
-    counts = {verdict: verdicts.count(verdict) for verdict in _VERDICTS}
-    found = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    label_axis(ax, "x", metric, notes=[NOTE])
     set_title(ax, title or f"Against {reference}: {found}")
     return ax
 

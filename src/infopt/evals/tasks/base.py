@@ -116,7 +116,7 @@ class ChoiceTask(Task):
         outcomes, row = [], 0
         for item in items:
             rows = slice(row, row + len(item.choices))
-            outcomes.append(_judge(item, scores[rows], starts[rows], self.normalise))
+            outcomes.append(judge_item(item, scores[rows], starts[rows], self.normalise))
             row = rows.stop
         return TaskResult(self.name, self.protocol(num_items, seed), tuple(outcomes))
 
@@ -194,7 +194,7 @@ def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     return min(len(first), len(second))
 
 
-def _judge(
+def judge_item(
     item: ChoiceItem, scores: Sequence[ScoreOutput], starts: Sequence[int], normalise: Normalise
 ) -> ItemOutcome:
     """Compare the choices of one item; a tie with a wrong choice is wrong."""

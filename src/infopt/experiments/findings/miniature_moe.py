@@ -22,9 +22,8 @@ def moe_specs(model: str) -> list[SliceSpec]:
     """Return the slices of the miniature.
 
     Args:
-        model: Not used: the slices run models of their own.
+        model: The strong model of the routing; the other slices run models of their own.
     """
-    del model
     curve = {"prompt_tokens": 17, "output_tokens": 8, "repeats": _REPEATS}
     schemes = {
         "none": "none",
@@ -62,7 +61,21 @@ def moe_specs(model: str) -> list[SliceSpec]:
             repeats=1,
             quality_tier="screen",
         ),
+        _slice(
+            "routing",
+            {"strong": {"model": model}, "cheap": {}},
+            shared={"dtype": "auto", "quantization": "none", "max_model_len": 1024},
+            repeats=1,
+            options={"routing": _ROUTING},
+        ),
     ]
+
+
+_ROUTING = {
+    "items": {"arithmetic": 40, "code": 16, "multilingual": 40},
+    "policies": ["random", "length", "classes", "classifier", "cascade"],
+    "test_share": 0.5,
+}
 
 
 _COUNTED = {"model": "tiny-moe", "expert_stats": True}

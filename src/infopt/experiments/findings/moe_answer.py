@@ -24,6 +24,7 @@ from infopt.experiments.findings.moe import (
     pair_table,
     speed_gains,
 )
+from infopt.experiments.findings.routing import check_routing, routing_lines
 from infopt.plotting import batch_gain, distinct_experts, expert_loads, measure_ratios
 from infopt.plotting.data import floats
 from infopt.select.rows import Row, number, rows_of
@@ -224,7 +225,7 @@ def formula_sentence(story: MoeStory) -> str:
 
 def answer(story: MoeStory) -> str:
     """Return the conclusion as Markdown."""
-    lines = [*_quality(story), *_traffic(story), *_memory(story)]
+    lines = [*_quality(story), *_traffic(story), *_memory(story), *routing_lines(story)]
     text = "\n".join(f"- {line}" for line in lines)
     if story.data.is_miniature:
         text += "\n\nThese are first impressions of a miniature; `make run` measures properly."
@@ -292,3 +293,4 @@ def check(story: MoeStory) -> None:
         assert (floats(distinct, "most") <= floats(distinct, "bound")).all()
         shares = load_table(story).groupby(["kind", "layer"])["share"].sum()
         assert np.allclose(np.asarray(shares, dtype=float), 1.0)
+    check_routing(story)
