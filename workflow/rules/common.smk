@@ -25,7 +25,15 @@ config.update(CONFIG)
 RESULTS = CONFIG["results_dir"]
 MODEL = model_name(CONFIG["model"], RESULTS)
 IS_CUDA = CONFIG["engine"].get("device") == "cuda"
-STAGES = ("baseline", "batching", "quantization", "kv_cache", "speculative", "moe", "power")
+STAGES = (
+    "baseline",
+    "batching",
+    "quantization",
+    "kv_cache",
+    "speculative",
+    "moe",
+    "power",
+)
 ENV = "../../envs/cuda.yaml" if IS_CUDA else "../../envs/cpu.yaml"
 
 # Timing jobs never overlap, whatever the command line says: a resource that no option limits is
@@ -98,3 +106,8 @@ def figures():
     names = [f"{stage}.{s}" for stage in STAGES for s in slice_names(CONFIG, stage)]
     names += ["serving.load", "select.finalists"]
     return expand(f"{RESULTS}/figures/{{name}}.png", name=names)
+
+
+def needs_head(name):
+    """Return whether a candidate of a slice of `speculative` asks for the head that is trained in the run."""
+    return wants_head(slice_spec(CONFIG, "speculative", name))

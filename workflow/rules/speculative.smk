@@ -1,11 +1,6 @@
 # Stage speculative: guessing tokens, on the target that the stages before it chose.
 
 
-def needs_head(name):
-    """Return whether a candidate of a slice asks for the head that is trained here."""
-    return wants_head(slice_spec(CONFIG, "speculative", name))
-
-
 rule train_draft_head:
     input:
         model=rules.fetch_model.output[0],
