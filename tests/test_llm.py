@@ -178,6 +178,26 @@ def test_scores_are_the_log_softmax_of_the_logits(llm: LLM) -> None:
         assert score.greedy_matches[1:] == (exact.argmax(-1) == following).tolist()
 
 
+def test_scores_from_a_start_on_are_those_of_the_whole_text(llm: LLM) -> None:
+    texts = [[5, 6, 7, 8, 9], [5, 6, 7], [9]]
+    whole = llm.score(texts, use_tqdm=False)
+    for start in (0, 1, [3, 1, 0], [5, 3, 1]):
+        starts = [start] * 3 if isinstance(start, int) else start
+        for all_of, some, at in zip(whole, llm.score(texts, start=start), starts, strict=True):
+            assert some.token_ids == all_of.token_ids
+            assert some.logprobs == [None] * at + all_of.logprobs[at:]
+            assert some.greedy_matches == [None] * at + all_of.greedy_matches[at:]
+
+
+@pytest.mark.parametrize("start", [-1, 4, 1.5, "a", [1], [1, 2, 4], [0, 0, -1], None])
+def test_bad_starts_of_scores_are_refused(llm: LLM, start) -> None:
+    requests = llm.stats()["requests"]
+    with pytest.raises(InfoptError, match=r"prompt_logprobs_start|3 prompts"):
+        llm.score([[5, 6, 7]] * 3, start=start, use_tqdm=False)
+    assert not llm.engine.has_unfinished
+    assert llm.stats()["running"] == 0, requests
+
+
 def test_scores_of_one_text_come_as_a_list(llm: LLM) -> None:
     assert len(llm.score("a page")) == len(llm.score([5, 6, 7])) == 1
     assert llm.score([]) == []

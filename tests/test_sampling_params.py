@@ -44,6 +44,7 @@ BAD = {
     "max_tokens": [-1, 1.5, "16"],
     "logprobs": [-1, 65, 1.5, True],
     "prompt_logprobs": [-1, 65],
+    "prompt_logprobs_start": [-1, 1.5, True, 3],  # 3: nothing is reported
     "include_stop_str_in_output": [1, None],
     "ignore_eos": ["yes"],
     "detokenize": [0],

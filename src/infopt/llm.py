@@ -18,7 +18,7 @@ from infopt.config import EngineConfig
 from infopt.engine.clock import Clock
 from infopt.engine.constraint import ConstraintFactory
 from infopt.engine.engine import Engine
-from infopt.engine.inputs import Prompt, as_list, per_prompt
+from infopt.engine.inputs import Prompt, as_list, per_prompt, scoring_params
 from infopt.engine.loader import build_engine
 from infopt.engine.progress import bar, counter
 from infopt.errors import ConfigError, PromptError
@@ -177,17 +177,26 @@ class LLM:
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def score(
-        self, texts: Prompt | Sequence[Prompt], *, use_tqdm: bool = True
+        self,
+        texts: Prompt | Sequence[Prompt],
+        *,
+        start: int | Sequence[int] = 0,
+        use_tqdm: bool = True,
     ) -> list[ScoreOutput]:
         """Return the log-probability of each token given those before it.
 
         Args:
             texts: Text, token ids, or a list of either.
+            start: First position that is scored, one for all texts or one each. Those before it are
+                None; they cost no output head, and texts that begin alike may share their pages.
             use_tqdm: Show progress.
+
+        Raises:
+            InfoptError: If any text or start is bad; nothing has run then.
         """
         texts = as_list(texts)
-        params = SamplingParams(max_tokens=0, prompt_logprobs=0, detokenize=False)
-        with self._requests(texts, [params] * len(texts)) as request_ids:
+        params = per_prompt(scoring_params(start), len(texts))
+        with self._requests(texts, params) as request_ids:
             return [_score_of(output) for output in self._run(request_ids, "scoring", use_tqdm)]
 
     def logits(self, token_ids: list[int]) -> torch.Tensor:

@@ -90,6 +90,8 @@ class SamplingParams:
         ignore_eos: Go on past end-of-sequence.
         logprobs: Number of alternatives to report per generated token (None: nothing).
         prompt_logprobs: The same for prompt tokens; the first position is always None.
+        prompt_logprobs_start: First prompt position that is reported; those before it are None,
+            cost no output head, and may come from the prefix cache.
         detokenize: Make text; False works on ids alone (and then ``stop`` must be empty).
         skip_special_tokens: Leave special tokens out of the text.
         structured_outputs: What the output must look like; `LLM` enforces it.
@@ -115,6 +117,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    prompt_logprobs_start: int = 0
     detokenize: bool = True
     skip_special_tokens: bool = True
     structured_outputs: StructuredOutputsParams | None = None
@@ -180,6 +183,14 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 _int_in(name, getattr(self, name), 0, MAX_LOGPROBS)
+        _int_in("prompt_logprobs_start", self.prompt_logprobs_start, 0, None)
+        if self.prompt_logprobs_start and self.prompt_logprobs is None:
+            raise SamplingParamsError(
+                "prompt_logprobs_start needs prompt_logprobs: nothing is reported without it.",
+                field="prompt_logprobs_start",
+                value=self.prompt_logprobs_start,
+                remedy="Set prompt_logprobs=0 for the given tokens alone.",
+            )
         if self.seed is not None:
             _int_in("seed", self.seed, -(2**63), 2**64 - 1)
 

@@ -147,6 +147,45 @@ def test_prompt_logprobs_are_complete_on_a_warm_cache(make_llm, length: int) -> 
     assert run(llm, [ids(length)])[0].num_cached_tokens == (length - 1) // 16 * 16
 
 
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("start", [0, 1, 15, 16, 17, 33, 60, 70])
+def test_a_scored_suffix_reads_cached_pages_in_front_of_it(
+    make_llm, start: int, kv_cache_dtype: str
+) -> None:
+    """The row before the first scored token is computed; no page that holds it is taken over."""
+    options = {"block_size": 16, "kv_cache_dtype": kv_cache_dtype}
+    prompt = ids(70)
+    score = SamplingParams(max_tokens=0, prompt_logprobs=1)
+    whole = run(make_llm(**options, enable_prefix_caching=False), [prompt], score)[0]
+    llm = make_llm(**options, max_num_batched_tokens=32)
+    rows = RowCounter()
+    llm.engine.hidden_observer = rows
+    for is_warm in (False, True):
+        (output,) = run(llm, [prompt], score.replace(prompt_logprobs_start=start))
+        first = max(start, 1)
+        assert output.prompt_logprobs == [None] * first + whole.prompt_logprobs[first:]
+        num_cached = (first - 1) // 16 * 16 if is_warm else 0
+        if kv_cache_dtype == "auto":
+            assert output.num_cached_tokens == num_cached
+        assert output.num_cached_tokens <= num_cached
+        assert rows.take() == len(prompt) - first
+
+
+class RowCounter:
+    """Counts the rows that go through the output head."""
+
+    def __init__(self) -> None:
+        self.num_rows = 0
+
+    def observe(self, wanted: list[Any], hidden: torch.Tensor) -> None:
+        assert len(wanted) == len(hidden)
+        self.num_rows += len(wanted)
+
+    def take(self) -> int:
+        num_rows, self.num_rows = self.num_rows, 0
+        return num_rows
+
+
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])
 def test_prompt_logprobs_survive_chunks_and_preemption(make_llm, preemption: str) -> None:
     """Pins: those of the first chunks were lost, or a half-finished output was shown."""
@@ -160,7 +199,7 @@ def test_prompt_logprobs_survive_chunks_and_preemption(make_llm, preemption: str
     force_preemption(engine)
     assert sequence.metrics.num_preemptions == 1
     shown = [engine.step() for _ in range(3)]
-    assert [len(outputs) for outputs in shown].index(1) == (2 if preemption == "recompute" else 1)
+    assert [len(outputs) for outputs in shown].index(1) == 1, "what was scored is not read again"
     output = drain(engine)["a"]
     assert output.prompt_logprobs == whole.prompt_logprobs
     assert len(output.prompt_logprobs) == 20

@@ -64,9 +64,13 @@ class FakeLLM:
     def logits(self, token_ids: list[int]) -> torch.Tensor:
         return self.table[token_ids]
 
-    def score(self, texts: list, *, use_tqdm: bool = True) -> list[ScoreOutput]:
+    def score(
+        self, texts: list, *, start: int | list[int] = 0, use_tqdm: bool = True
+    ) -> list[ScoreOutput]:
         self.batches.append(len(texts))
-        return [self._score([*text]) for text in texts]
+        starts = [start] * len(texts) if isinstance(start, int) else start
+        whole = [self._score([*text]) for text in texts]
+        return [_from(score, max(at, 1)) for score, at in zip(whole, starts, strict=True)]
 
     def _score(self, ids: list[int]) -> ScoreOutput:
         log_p = self.logits(ids)[:-1].log_softmax(-1)
@@ -83,6 +87,16 @@ class FakeLLM:
             completion = CompletionOutput(0, text, [*text.encode()], finish_reason="stop")
             outputs.append(RequestOutput(str(i), None, list(prompt), [completion], finished=True))
         return outputs
+
+
+def _from(score: ScoreOutput, start: int) -> ScoreOutput:
+    """Return the score without what was not asked for."""
+    unknown = [None] * start
+    return ScoreOutput(
+        score.token_ids,
+        unknown + score.logprobs[start:],
+        unknown + score.greedy_matches[start:],
+    )
 
 
 @pytest.fixture

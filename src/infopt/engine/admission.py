@@ -43,11 +43,12 @@ class RequestChecker:
             PromptError: Empty prompt or ids outside the vocabulary.
             PromptTooLongError: Prompt (and asked-for output, or rows) beyond ``max_model_len``.
             CapacityError: Prompt (or rows) beyond the pool.
-            SamplingParamsError: Ids outside the vocabulary in ``logit_bias`` or stops, or no token
-                left to sample before ``min_tokens``.
+            SamplingParamsError: Ids outside the vocabulary in ``logit_bias`` or stops, no token
+                left to sample before ``min_tokens``, or scoring from behind the prompt.
         """
-        self._check_prompt_ids(token_ids)
+        self.check_prompt_ids(token_ids)
         self._check_named_ids(params)
+        _check_scored(token_ids, params)
         if streamed_rows is not None:
             self._check_rows(streamed_rows)
             if params.max_tokens is not None:
@@ -63,7 +64,12 @@ class RequestChecker:
             )
         return limit
 
-    def _check_prompt_ids(self, token_ids: list[int]) -> None:
+    def check_prompt_ids(self, token_ids: list[int]) -> None:
+        """Check the prompt alone.
+
+        Raises:
+            PromptError: If it is empty, or no list of ids of the vocabulary.
+        """
         if not isinstance(token_ids, list | tuple):
             raise PromptError(
                 f"a prompt is text or a list of token ids, got {type(token_ids).__name__}.",
@@ -152,3 +158,14 @@ class RequestChecker:
                 remedy="Shorten the prompt or raise kv_cache_memory_gib (or num_kv_pages).",
             )
         return min(self.max_model_len, self.pool_tokens) - num_prompt
+
+
+def _check_scored(token_ids: list[int], params: SamplingParams) -> None:
+    if params.prompt_logprobs_start > len(token_ids):
+        raise SamplingParamsError(
+            f"prompt_logprobs_start={params.prompt_logprobs_start} is behind a prompt of "
+            f"{len(token_ids)} tokens.",
+            field="prompt_logprobs_start",
+            value=params.prompt_logprobs_start,
+            remedy="Positions count tokens, not characters.",
+        )

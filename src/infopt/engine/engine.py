@@ -185,9 +185,10 @@ class Engine:
             )
         eviction = self._evictions.config_for(params)
         token_ids = self._tokens_of(prompt, params)
-        streamed = self._evictions.streamed_rows(eviction, len(token_ids))
-        if self._model_drafter is not None:  # it counts positions of the whole text
-            streamed = None
+        streamed = None
+        if eviction is not None and self._model_drafter is None:  # that one counts all positions
+            self.checker.check_prompt_ids(token_ids)
+            streamed = self._evictions.streamed_rows(eviction, len(token_ids))
         max_tokens = self.checker.check(token_ids, params, streamed)
         states = [
             self._evictions.plan(eviction, len(token_ids), max_tokens) for _ in range(params.n)

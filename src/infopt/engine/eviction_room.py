@@ -90,9 +90,12 @@ def find_prefix(cache: CacheManager, sequence: Sequence) -> list[PageKey]:
 
     A press that reads queries needs those of its window computed. And where the whole sequence
     would not fit beside the pages that replace shared ones, nothing is shared; nor where old rows
-    are quantized.
+    are quantized. Log-probabilities of the prompt need logits, which cached tokens do not have:
+    what predicts the first one that is asked for is computed.
     """
     state, tokens = sequence.eviction, sequence.token_ids
+    if (unscored := sequence.first_unscored) is not None:
+        tokens = tokens[:unscored]  # a match leaves at least the last token
     if state is None:
         return cache.match_prefix(tokens)
     press = state.config.press

@@ -58,3 +58,24 @@ def per_prompt(
             remedy="Give one for all, or one per prompt.",
         )
     return list(params)
+
+
+def scoring_params(start: int | Sequence[int]) -> SamplingParams | list[SamplingParams]:
+    """Return what scores prompts and makes no token.
+
+    Args:
+        start: First position that is scored, for all prompts or one each.
+
+    Raises:
+        SamplingParamsError: If a start is no position.
+    """
+    if isinstance(start, list | tuple):
+        made = {at: _scoring(at) for at in set(start)}
+        return [made[at] for at in start]
+    return _scoring(start)  # type: ignore[arg-type]
+
+
+def _scoring(start: int) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=0, prompt_logprobs=0, prompt_logprobs_start=start, detokenize=False
+    )

@@ -305,7 +305,7 @@ class Scheduler:
             return self._swap_in(sequence, plan, budget)
         if not self._swap_room.enter(sequence, self._free_hosts, self.cache):
             return None
-        keys = [] if self._reads_whole_prompt(sequence) else find_prefix(self.cache, sequence)
+        keys = find_prefix(self.cache, sequence)
         reserved = rows_after_eviction(sequence)
         num_found = len(keys) * self.cache.layout.block_size
         num_tokens = min(len(sequence.token_ids) - num_found, budget)
@@ -324,13 +324,6 @@ class Scheduler:
             sequence.num_cached_tokens = num_found
         plan.scheduled.append(ScheduledSequence(sequence, num_found, num_tokens))
         return num_tokens
-
-    @staticmethod
-    def _reads_whole_prompt(sequence: Sequence) -> bool:
-        """Prompt log-probabilities need logits at every position, cached ones have none."""
-        return sequence.prompt_logprobs is not None and any(
-            entry is None for entry in sequence.prompt_logprobs[1:]
-        )
 
     def _headroom(self, sequence: Sequence, num_stored: int) -> PageNeed:
         """Return the pages that must stay available beside a newly admitted sequence.

@@ -82,6 +82,20 @@ class Sequence:
         return self.token_ids[self.num_prompt_tokens :]
 
     @property
+    def first_scored(self) -> int:
+        """First prompt position whose log-probability is asked for; the length if none is."""
+        if self.prompt_logprobs is None:
+            return self.num_prompt_tokens
+        return max(self.params.prompt_logprobs_start, 1)  # nothing predicts the first token
+
+    @property
+    def first_unscored(self) -> int | None:
+        """First prompt position whose log-probability is asked for and not known yet."""
+        positions = range(self.first_scored, self.num_prompt_tokens)
+        entries = self.prompt_logprobs or []
+        return next((at for at in positions if entries[at] is None), None)
+
+    @property
     def num_pending(self) -> int:
         """Tokens whose keys and values are still to be computed."""
         return len(self.token_ids) - self.cache.num_tokens

@@ -119,9 +119,8 @@ def wanted_rows(plan: StepPlan) -> tuple[list[int], list[tuple[Sequence, int]]]:
     offset = 0
     for item in plan.scheduled:
         sequence, end = item.sequence, item.start + item.num_tokens
-        positions: list[int] = []
-        if sequence.prompt_logprobs is not None:
-            positions.extend(range(item.start, min(end, sequence.num_prompt_tokens - 1)))
+        first = max(item.start, sequence.first_scored - 1)
+        positions = list(range(first, min(end, sequence.num_prompt_tokens - 1)))
         if item.is_last_chunk and sequence.max_tokens:
             positions.extend(range(end - len(item.draft) - 1, end))
         rows.extend(offset + position - item.start for position in positions)

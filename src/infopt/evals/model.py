@@ -29,8 +29,14 @@ class EvalModel(Protocol):
         """Its ``ModelConfig``."""
         ...
 
-    def score(self, texts: list[str | list[int]], *, use_tqdm: bool = True) -> list[ScoreOutput]:
-        """Return the log-probability of every token of every text."""
+    def score(
+        self,
+        texts: list[str | list[int]],
+        *,
+        start: int | list[int] = 0,
+        use_tqdm: bool = True,
+    ) -> list[ScoreOutput]:
+        """Return the log-probabilities of every text from its start on, None before it."""
         ...
 
     def logits(self, token_ids: list[int]) -> torch.Tensor:

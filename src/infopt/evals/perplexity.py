@@ -71,7 +71,9 @@ def perplexity(
         PromptTooLongError: If a window is longer than the model's limit.
     """
     check_windows(llm, windows)
-    scores = llm.score([list(window.token_ids) for window in windows], use_tqdm=use_tqdm)
+    texts = (list(window.token_ids) for window in windows)
+    starts = [len(window.token_ids) - window.num_scored for window in windows]
+    scores = llm.score(list(texts), start=starts, use_tqdm=use_tqdm)
     nll = [
         -np.array(score.logprobs[-window.num_scored :], dtype=np.float64)
         for window, score in zip(windows, scores, strict=True)

@@ -35,7 +35,7 @@ from infopt.quantization.sensitivity import Sensitivity, measure_sensitivity, mi
 
 logger = logging.getLogger(__name__)
 
-_PROBE_TOKENS = 256
+_PROBE_TOKENS = 96
 Progress = Callable[[Sequence[int], str], Sequence[int]]
 
 

@@ -83,7 +83,7 @@ def measure_sensitivity(
 
     Args:
         checkpoint: Float weights.
-        token_ids: int64 ``(num_sequences, length)``; a few hundred tokens tell parts apart.
+        token_ids: int64 ``(num_sequences, length)``; a hundred tokens tell parts apart.
         group_size: Inputs that share a scale.
         progress: Wraps the sequence of layer indices.
     """

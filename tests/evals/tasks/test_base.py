@@ -1,5 +1,6 @@
 import pytest
 
+from infopt import LLM
 from infopt.errors import ConfigError, MeasurementError, PromptTooLongError
 from infopt.evals.tasks.base import (
     TASKS,
@@ -81,6 +82,35 @@ def test_scoring_starts_where_the_choice_starts(uniform_llm):
         texts, starts, [c for i in ITEMS for c in i.choices], strict=True
     ):
         assert bytes(text[start:]).decode() == choice
+
+
+class WholeTexts:
+    """Scores whole texts one by one, whatever is asked for: nothing is shared, nothing left out."""
+
+    def __init__(self, llm):
+        self._llm = llm
+
+    def __getattr__(self, name):
+        return getattr(self._llm, name)
+
+    def score(self, texts, *, start=0, use_tqdm=True):
+        self._llm.reset_prefix_cache()
+        return [self._llm.score([text], use_tqdm=False)[0] for text in texts]
+
+
+@pytest.mark.parametrize("name", ["arithmetic", "code", "multilingual"])
+def test_results_are_those_of_whole_texts(name):
+    """Only the choices are scored, and the choices of an item share its prompt: same bits."""
+    options = {"dtype": "float32", "max_model_len": 512, "max_num_batched_tokens": 256}
+    with LLM("tiny-dense", **options) as llm:
+        task = TASKS.get(name)()
+        whole = task.evaluate(WholeTexts(llm), num_items=12, use_tqdm=False)
+        llm.reset_prefix_cache()
+        before = llm.stats()["cached_tokens"]
+        assert task.evaluate(llm, num_items=12, use_tqdm=False) == whole
+        assert llm.stats()["cached_tokens"] > before or name == "multilingual", (
+            "its prompts are short"
+        )
 
 
 def test_tokens_that_merge_across_the_border_are_scored_for_all_choices(uniform_llm, monkeypatch):

@@ -69,11 +69,13 @@ class HarnessModel(TemplateLM):
         """
         del kwargs
         texts = [self._cut([*context, *continuation]) for _, context, continuation in requests]
-        scores = self._llm.score(list(texts), use_tqdm=self._use_tqdm)
+        starts = [
+            max(len(text) - len(continuation), 1)  # the first has no probability
+            for text, (_, _, continuation) in zip(texts, requests, strict=True)
+        ]
+        scores = self._llm.score(list(texts), start=starts, use_tqdm=self._use_tqdm)
         found = []
-        for score, (_, _, continuation) in zip(scores, requests, strict=True):
-            count = min(len(continuation), len(score.token_ids) - 1)  # the first has no probability
-            start = len(score.token_ids) - count
+        for score, start in zip(scores, starts, strict=True):
             values = [float(value or 0.0) for value in score.logprobs[start:]]
             found.append((math.fsum(values), all(score.greedy_matches[start:])))
         return found

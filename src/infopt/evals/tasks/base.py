@@ -112,7 +112,7 @@ class ChoiceTask(Task):
         items = self.items(num_items, seed)
         texts, starts = encode_choices(llm, items)
         check_fits(llm, max(len(ids) for ids in texts), f"{self.name} items")
-        scores = llm.score(list(texts), use_tqdm=use_tqdm)
+        scores = score_choices(llm, items, texts, starts, use_tqdm)
         outcomes, row = [], 0
         for item in items:
             rows = slice(row, row + len(item.choices))
@@ -192,6 +192,25 @@ def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
         if a != b:
             return i
     return min(len(first), len(second))
+
+
+def score_choices(
+    llm: EvalModel,
+    items: Sequence[ChoiceItem],
+    texts: Sequence[list[int]],
+    starts: Sequence[int],
+    use_tqdm: bool,
+) -> list[ScoreOutput]:
+    """Score all choices, the first one of each item before all second ones.
+
+    So the prompt of an item is in the prefix cache when its next choice starts.
+    """
+    turns = [turn for item in items for turn in range(len(item.choices))]
+    order = sorted(range(len(texts)), key=turns.__getitem__)
+    scores = llm.score(
+        [texts[row] for row in order], start=[starts[row] for row in order], use_tqdm=use_tqdm
+    )
+    return [score for _, score in sorted(zip(order, scores, strict=True), key=lambda pair: pair[0])]
 
 
 def judge_item(

@@ -46,7 +46,8 @@ def answer_item(llm: EvalModel, item: ChoiceItem, normalise: Normalise) -> Choic
         MeasurementError: If a log-probability is not finite.
     """
     texts, starts = encode_choices(llm, [item])
-    scores = llm.score(list(texts), use_tqdm=False)
+    # The first text gives the log-probabilities of the prompt as well.
+    scores = llm.score(list(texts), start=[0, *starts[1:]], use_tqdm=False)
     outcome = judge_item(item, scores, starts, normalise)
     start = starts[0]
     rows = [np.array(score.logprobs[start:], dtype=np.float64) for score in scores]
