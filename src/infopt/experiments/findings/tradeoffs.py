@@ -18,7 +18,7 @@ from infopt.experiments.findings.miniature_select import run_select_miniature
 from infopt.experiments.recommend import QUALITY_STAGES, finalists_table
 from infopt.experiments.select_spec import COMPOSED, UNOPTIMIZED  # noqa: F401 (a query reads it)
 from infopt.models.fetch import cache_dir
-from infopt.plotting import pareto, ratio_forest
+from infopt.plotting import pareto, ratio_forest, written
 from infopt.plotting.data import floats
 from infopt.results import read_json, read_table
 from infopt.results.html import format_value
@@ -93,6 +93,9 @@ def worth_axes(story: TradeoffStory, column: str = THROUGHPUT) -> Axes:
     import pandas as pd
 
     effects = [e for e in story.recommendation.ablation if e.column == column and e.low is not None]
+    if not effects:
+        text = "No technique differs from its reference here, or no pair was measured."
+        return written(text, title="There is nothing to take back")
     base = "comparison.output_tokens_per_s"
     rows = pd.DataFrame({
         "technique": [e.technique for e in effects],
