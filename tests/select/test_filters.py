@@ -159,6 +159,23 @@ def test_quality_is_inherited_only_where_the_same_tokens_are_computed(
     assert found["batch"] == "" and found["quant"] == "Quality not measured"
 
 
+def test_the_suite_goes_before_the_protocol_of_a_stage(
+    make_table: Make, make_run: Make, make_quality: Make
+) -> None:
+    """What keys and values lose is judged behind long prompts, which no reference run reads."""
+    long = make_quality(kl=0.02)
+    long["protocol"] = {**long["protocol"], "tier": "long"}
+    table = inherit_quality(
+        make_table(
+            make_run("behind-long-prompts", quality=long, **invariant(True)),
+            make_run("suite", quality=make_quality(kl=0.011), **invariant(True)),
+            make_run("batch", config={"max_num_seqs": 8}, quality=None, **invariant(True)),
+        )
+    ).set_index("slug")
+    assert table.loc["batch", "quality.inherited_from"] == "batching/suite"
+    assert table.loc["batch", "quality.kl_mean"] == 0.011
+
+
 def test_options_of_scheduling_exist() -> None:
     assert set(EngineConfig.field_names()) >= SCHEDULING_OPTIONS
 

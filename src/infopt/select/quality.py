@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from infopt.errors import ConfigError, check_known_keys
+from infopt.evals.suite import TIERS
 from infopt.registry import Registry
 from infopt.select.objectives import perplexity_ratio_column
 from infopt.select.rows import Row, config_of, matching_reference, number, rows_of, text
@@ -121,7 +122,8 @@ def inherit_quality(table: pd.DataFrame, *, require_batch_invariance: bool = Tru
     """Fill in the quality of runs that differ from a measured one in scheduling alone.
 
     Scheduling, paging and batching do not change what a batch-invariant engine computes, so a
-    quality measured once holds for all of them. ``quality.inherited_from`` names the run that was
+    quality measured once holds for all of them; the suite's goes before one that a stage measured
+    in a way of its own. ``quality.inherited_from`` names the run that was
     measured (missing for runs that were measured themselves).
 
     Args:
@@ -137,7 +139,7 @@ def inherit_quality(table: pd.DataFrame, *, require_batch_invariance: bool = Tru
         dict.fromkeys(columns) | row | {"quality.inherited_from": None} for row in rows_of(table)
     ]
     sources: dict[str, Row] = {}
-    for row in rows:
+    for row in sorted(rows, key=_is_of_one_stage):
         key = _numerics(row, require_batch_invariance)
         if key is not None and text(row, _TIER) is not None:
             sources.setdefault(key, row)
@@ -152,6 +154,11 @@ def inherit_quality(table: pd.DataFrame, *, require_batch_invariance: bool = Tru
     for column in [*columns, "quality.inherited_from"]:
         table[column] = [row[column] for row in rows]
     return table
+
+
+def _is_of_one_stage(row: Row) -> bool:
+    """Whether a quality follows a protocol of its stage's own: no reference run has it."""
+    return text(row, _TIER) not in TIERS
 
 
 def _numerics(row: Row, require_batch_invariance: bool) -> str | None:
