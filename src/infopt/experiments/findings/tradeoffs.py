@@ -62,7 +62,7 @@ def tradeoffs_story(results_dir: str | Path, model: str | None = None) -> Tradeo
         judged = [p for stage in QUALITY_STAGES for p in sorted(slices.glob(f"{stage}/*.json"))]
         paths = [slices / "select" / "finalists.json", *judged]
         table = finalists_table([read_json(p) for p in paths], folder)
-        note = f"These are the results of the pipeline in `{folder}`."
+        note = f"These are the results of the pipeline in `{folder.name}/`."
         return TradeoffStory(read_recommendation(path), slice_rows(table, "finalists"), note)
     name = model or DEFAULT_MODEL
     home = cache_dir() / "notebooks" / "tradeoffs" / Path(name).name
@@ -77,7 +77,8 @@ def tradeoffs_story(results_dir: str | Path, model: str | None = None) -> Tradeo
 def front_axes(story: TradeoffStory, x: str = TTFT, y: str = THROUGHPUT) -> Axes:
     """Draw the finalists on two axes with the front of these two; the choice is circled.
 
-    An axis that nobody measured gives way to the throughput or the time to first token.
+    A run that lacks one of them is left out. An axis that fewer than two runs have gives way to the
+    throughput or the time to first token.
     """
     x = x if _has(story, x) else TTFT
     y = y if _has(story, y) else THROUGHPUT
@@ -206,7 +207,7 @@ def check(story: TradeoffStory) -> None:
 
 def _has(story: TradeoffStory, column: str) -> bool:
     table = story.finalists
-    return column in table.columns and bool(np.isfinite(floats(table, column)).all())
+    return column in table.columns and np.isfinite(floats(table, column)).sum() > 1
 
 
 def _short(run: str) -> str:
