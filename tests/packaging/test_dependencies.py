@@ -76,7 +76,7 @@ def distributions(module: str) -> set[str]:
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [
-        ("src/infopt", ("cuda", "jupyter", "energy")),
+        ("src/infopt", ("cuda", "jupyter", "energy", "eval")),
         ("workflow/scripts", ()),
         ("tests", ("dev", "cuda")),
     ],
