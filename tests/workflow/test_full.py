@@ -45,7 +45,7 @@ def test_everything_is_there(folder):
     for name in names:
         assert (results / "notebooks" / f"{name}.ipynb").is_file()
         assert "<html" in (results / "notebooks" / f"{name}.html").read_text()[:2000].lower()
-    assert len(list((results / "figures").glob("*.png"))) == 22
+    assert len(list((results / "figures").glob("*.png"))) == 24
     assert {p.stem for p in (results / "tables").glob("*.parquet")} == {
         "baseline",
         "batching",
@@ -58,7 +58,7 @@ def test_everything_is_there(folder):
         "select",
     }
     assert "config:" in (results / "recommendation.yaml").read_text()
-    assert (results / "tables" / "durations.csv").read_text().count("\n") == 38
+    assert (results / "tables" / "durations.csv").read_text().count("\n") == 37
 
 
 def test_a_second_run_has_nothing_to_do(folder):
