@@ -84,11 +84,8 @@ class BatchOptions:
         Raises:
             ConfigError: Names option and value.
         """
-        for name in ("prompt_tokens", "output_tokens", "repeats"):
-            _check_count(f"{BATCH_CURVE}.{name}", getattr(self, name))
-        object.__setattr__(
-            self, "batches", _rising(f"{BATCH_CURVE}.batches", self.batches, at_least=1)
-        )
+        batches = _checked_batches(self, BATCH_CURVE, "prompt_tokens", "output_tokens", "repeats")
+        object.__setattr__(self, "batches", batches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +108,8 @@ class LoadOptions:
         Raises:
             ConfigError: Names option and value.
         """
-        for name in ("prompt_tokens", "output_tokens"):
-            _check_count(f"{EXPERT_LOAD}.{name}", getattr(self, name))
-        object.__setattr__(
-            self, "batches", _rising(f"{EXPERT_LOAD}.batches", self.batches, at_least=1)
-        )
+        batches = _checked_batches(self, EXPERT_LOAD, "prompt_tokens", "output_tokens")
+        object.__setattr__(self, "batches", batches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +214,19 @@ def check_measures(entry: Mapping[str, Any]) -> None:
             TRAINERS.get(kind)
     if entry[RANDOM_MODELS] is not None:
         read_shapes(entry[RANDOM_MODELS], [c["slug"] for c in entry["candidates"]])
+
+
+def _checked_batches(
+    options: BatchOptions | LoadOptions, where: str, *counts: str
+) -> tuple[int, ...]:
+    """Check the counts of options, and return their batches as a tuple.
+
+    Raises:
+        ConfigError: Names option and value.
+    """
+    for name in counts:
+        _check_count(f"{where}.{name}", getattr(options, name))
+    return _rising(f"{where}.batches", options.batches, at_least=1)
 
 
 def _rising(name: str, values: Sequence[int], *, at_least: int) -> tuple[int, ...]:

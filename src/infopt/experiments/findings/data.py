@@ -50,6 +50,11 @@ class StageResults:
     note: str
     is_miniature: bool
 
+    @property
+    def slices(self) -> list[str]:
+        """Names of the slices that this run measured."""
+        return list(dict.fromkeys(str(name) for name in self.table["extra.slice"]))
+
     def rows(self, name: str) -> pd.DataFrame:
         """Return the rows of one slice, in the order of its candidates."""
         return slice_rows(self.table, name)

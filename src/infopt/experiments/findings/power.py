@@ -42,7 +42,7 @@ class PowerStory:
     @property
     def slices(self) -> list[str]:
         """Names of the slices that this run measured."""
-        return list(dict.fromkeys(str(name) for name in self.data.table["extra.slice"]))
+        return self.data.slices
 
     def rows(self, name: str) -> list[Row]:
         """Return the candidates of a slice; none where it was not measured."""

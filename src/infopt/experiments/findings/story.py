@@ -33,7 +33,7 @@ class StageStory:
     @property
     def slices(self) -> list[str]:
         """Names of the slices that this run measured."""
-        return list(dict.fromkeys(str(name) for name in self.data.table["extra.slice"]))
+        return self.data.slices
 
     def rows(self, name: str) -> pd.DataFrame:
         """Return the candidates of a slice.
