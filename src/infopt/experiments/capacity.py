@@ -9,7 +9,6 @@ until one does, and the record says by how much.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,11 @@ from infopt.bench.capacity import Capacity, relaxed
 from infopt.bench.slo import SLO
 from infopt.experiments.arms import Arm
 from infopt.experiments.capacity_search import RateSearch, tune_fixed_batches
-from infopt.experiments.devices import measuring_device
 from infopt.experiments.machine import machine_peaks
+from infopt.experiments.manifest import measuring_job
 from infopt.experiments.sections import load_sections
 from infopt.experiments.select_spec import BASELINES, COMPOSED, STATIC
-from infopt.experiments.slices import SliceRun, utc_now
+from infopt.experiments.slices import SliceRun
 from infopt.experiments.spec import SliceSpec
 from infopt.results import RunRecord, finished_record, record_run
 
@@ -51,30 +50,21 @@ def run(
     Raises:
         InfoptError: An arm failed; its record says why.
     """
-    start_s, num_resumed = time.perf_counter(), 0
-    with measuring_device() as device:
-        started = utc_now()
-        state = SliceRun(spec, Path(results_dir), device, num_threads)
+    num_resumed = 0
+    with measuring_job() as job:
+        state = SliceRun(spec, Path(results_dir), job.device, num_threads)
         for slug in spec.candidates:
             record = finished_record(**state.identity(slug))
             num_resumed += record is not None
             state.records[slug] = record or _measure(state, slug)
             state.report(slug, _words(state.records[slug]))
-        ended = utc_now()
-    return {
-        "stage": spec.stage,
-        "slice": spec.name,
-        "records": [record.slug for record in state.records.values()],
-        "reference": spec.reference,
-        "candidates": {slug: dict(options) for slug, options in spec.candidates.items()},
-        "capacity": {slug: facts_of(record) for slug, record in state.records.items()},
-        "device": device.name,
-        "waited_s": round(device.waited_s, 3),
-        "started": started,
-        "ended": ended,
-        "num_resumed": num_resumed,
-        "duration_s": round(time.perf_counter() - start_s, 3),
-    }
+    return job.manifest(
+        spec,
+        [record.slug for record in state.records.values()],
+        spec.candidates,
+        num_resumed=num_resumed,
+        capacity={slug: facts_of(record) for slug, record in state.records.items()},
+    )
 
 
 def facts_of(record: RunRecord) -> dict[str, Any]:

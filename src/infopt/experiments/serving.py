@@ -23,11 +23,11 @@ from infopt.bench.rates import at_rate, build_for
 from infopt.bench.slo import SLO
 from infopt.bench.workloads import build_workload
 from infopt.errors import MeasurementError
-from infopt.experiments.devices import Device, measuring_device
+from infopt.experiments.devices import Device
+from infopt.experiments.manifest import measuring_job
 from infopt.experiments.server_energy import read_totals, server_energy_section
 from infopt.experiments.server_process import ServerProcess, served
 from infopt.experiments.serving_record import serving_sections
-from infopt.experiments.slices import utc_now
 from infopt.experiments.spec import SliceSpec
 from infopt.hardware import fingerprint
 from infopt.results import record_run
@@ -137,28 +137,17 @@ def run(
     Raises:
         MeasurementError: The server did not start or died; a failed record holds its last words.
     """
-    start_s = time.perf_counter()
-    with measuring_device() as device:
-        started = utc_now()
-        state = ServingRun(spec, Path(results_dir), device, num_threads)
+    with measuring_job() as job:
+        state = ServingRun(spec, Path(results_dir), job.device, num_threads)
         found = _sweep(state)
-        ended = utc_now()
     logger.info("serving: %s", found.saturation.sentence())
-    return {
-        "stage": spec.stage,
-        "slice": spec.name,
-        "records": [slug for _, slug in sorted(state.slugs.items())],
-        "reference": spec.reference,
-        "candidates": {slug: dict(options) for slug, options in spec.candidates.items()},
-        "saturation": found.saturation.to_dict() | {"sentence": found.saturation.sentence()},
-        "skipped_per_s": list(found.skipped_per_s),
-        "device": device.name,
-        "waited_s": round(device.waited_s, 3),
-        "started": started,
-        "ended": ended,
-        "num_resumed": 0,
-        "duration_s": round(time.perf_counter() - start_s, 3),
-    }
+    return job.manifest(
+        spec,
+        [slug for _, slug in sorted(state.slugs.items())],
+        spec.candidates,
+        saturation=found.saturation.to_dict() | {"sentence": found.saturation.sentence()},
+        skipped_per_s=list(found.skipped_per_s),
+    )
 
 
 def rate_slug(rate: float) -> str:

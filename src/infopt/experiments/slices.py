@@ -18,7 +18,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -32,9 +31,10 @@ from infopt.config import EngineConfig
 from infopt.energy import MeterChoice
 from infopt.errors import ConfigError, MeasurementError, WeightFormatError
 from infopt.experiments.arms import Arm, make_requests, requests_at
-from infopt.experiments.devices import Device, measuring_device
+from infopt.experiments.devices import Device
 from infopt.experiments.energy import idle_watts, meter_of
 from infopt.experiments.machine import machine_peaks
+from infopt.experiments.manifest import measuring_job, utc_now
 from infopt.experiments.sections import Sections, comparison_section, load_sections
 from infopt.experiments.spec import SliceSpec
 from infopt.hardware import fingerprint
@@ -212,34 +212,18 @@ def run_slice(
     Raises:
         MeasurementError: Some candidates failed; all others have run and have their records.
     """
-    start_s = time.perf_counter()
-    with measuring_device() as device:
-        started = utc_now()
-        run = kind(spec, Path(results_dir), device, num_threads, probes)
+    with measuring_job() as job:
+        run = kind(spec, Path(results_dir), job.device, num_threads, probes)
         _take_over(run)
         num_resumed = len(run.records)
         missing = [slug for slug in spec.candidates if slug not in run.records]
         if missing:
             _measure(run, missing)
-        ended = utc_now()
     if run.failures:
         raise _failure(run)
-    return {
-        "stage": spec.stage,
-        "slice": spec.name,
-        "records": [run.records[slug].slug for slug in spec.candidates if slug in run.records],
-        "reference": spec.reference,
-        "candidates": {
-            slug: dict(options) for slug, options in spec.candidates.items() if slug in run.records
-        },
-        "left_out": run.left_out,
-        "device": device.name,
-        "waited_s": round(device.waited_s, 3),
-        "started": started,
-        "ended": ended,
-        "num_resumed": num_resumed,
-        "duration_s": round(time.perf_counter() - start_s, 3),
-    }
+    measured = [slug for slug in spec.candidates if slug in run.records]
+    names = [run.records[slug].slug for slug in measured]
+    return job.manifest(spec, names, measured, num_resumed=num_resumed, left_out=run.left_out)
 
 
 def write_manifest(manifest: dict[str, Any], path: str | Path) -> None:
@@ -411,8 +395,3 @@ def _failure(run: SliceRun) -> MeasurementError:
         value=list(run.failures),
         remedy="Their records say why; fix or remove these candidates and run again.",
     )
-
-
-def utc_now() -> str:
-    """Return the time, as records write it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -29,12 +29,12 @@ from infopt.energy import (
 from infopt.energy.keep_warm import KeepWarm
 from infopt.energy.model import energy_of, modelled_reading
 from infopt.errors import WeightFormatError
-from infopt.experiments.devices import measuring_device
 from infopt.experiments.energy import meter_of, reading_section
+from infopt.experiments.manifest import measuring_job
 from infopt.experiments.power.instance import Instance, make_order, usable_core_ids
 from infopt.experiments.power.skipping import runs_on_gpu
 from infopt.experiments.sections import traffic_sections
-from infopt.experiments.slices import SliceRun, utc_now
+from infopt.experiments.slices import SliceRun
 from infopt.experiments.spec import SliceSpec
 from infopt.results import finished_record, record_run
 
@@ -130,10 +130,8 @@ def run_cold_start(
     Raises:
         MeasurementError: A process failed.
     """
-    start_s = time.perf_counter()
-    with measuring_device() as device:
-        started = utc_now()
-        run = SliceRun(spec, Path(results_dir), device, num_threads)
+    with measuring_job() as job:
+        run = SliceRun(spec, Path(results_dir), job.device, num_threads)
         meter = meter_of(spec.energy, "cuda" if runs_on_gpu(spec) else "cpu")
         logger.info("energy: %s", meter)
         constants = EnergyConstants.from_dict(spec.energy.get("constants") or {})
@@ -143,22 +141,14 @@ def run_cold_start(
             missing = list(spec.candidates)  # they are compared with each other: all or none
             _start_all(state, missing)
             _write_records(state)
-        ended = utc_now()
     kept = [slug for slug in spec.candidates if slug not in state.left_out]
-    return {
-        "stage": spec.stage,
-        "slice": spec.name,
-        "records": [spec.record_slug(slug) for slug in kept],
-        "reference": spec.reference,
-        "candidates": {slug: dict(spec.candidates[slug]) for slug in kept},
-        "left_out": state.left_out,
-        "device": device.name,
-        "waited_s": round(device.waited_s, 3),
-        "started": started,
-        "ended": ended,
-        "num_resumed": 0 if missing else len(kept),
-        "duration_s": round(time.perf_counter() - start_s, 3),
-    }
+    return job.manifest(
+        spec,
+        map(spec.record_slug, kept),
+        kept,
+        num_resumed=0 if missing else len(kept),
+        left_out=state.left_out,
+    )
 
 
 def _start_all(state: ColdStarts, slugs: Sequence[str]) -> None:

@@ -16,10 +16,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from infopt.experiments.devices import Device
+from infopt.experiments.manifest import Job
 from infopt.experiments.power.caps import run_caps
 from infopt.experiments.power.cold_start import run_cold_start
 from infopt.experiments.power.fleet import FleetRun
@@ -98,19 +99,5 @@ def _replica_fleets(counts: Sequence[int] | None, num_cores: int) -> dict[str, l
 
 
 def _skipped(spec: SliceSpec, reason: str) -> dict[str, Any]:
-    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return {
-        "stage": spec.stage,
-        "slice": spec.name,
-        "records": [],
-        "reference": None,
-        "candidates": {},
-        "left_out": {},
-        "skipped": reason,
-        "device": "cpu",
-        "waited_s": 0.0,
-        "started": now,
-        "ended": now,
-        "num_resumed": 0,
-        "duration_s": 0.0,
-    }
+    manifest = Job(Device(None)).manifest(spec, [], [], left_out={}, skipped=reason)
+    return {**manifest, "reference": None}
