@@ -41,7 +41,7 @@ class ConfigError(InfoptError):
 
 
 class WeightFormatError(ConfigError):
-    """A quantization scheme needs weights in a format that the model does not come in."""
+    """A quantization scheme does not fit the weights of a model: their format, or their shape."""
 
 
 class DraftModelError(ConfigError):

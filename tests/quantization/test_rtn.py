@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infopt.errors import CheckpointError, ConfigError
+from infopt.errors import CheckpointError, WeightFormatError
 from infopt.quantization.coded import FLOAT8_MAX, CodedWeight, WeightFormat
 from infopt.quantization.rtn import make_grid, rtn
 
@@ -94,7 +94,8 @@ def test_weights_that_are_no_numbers_are_refused(bad: float, fmt: WeightFormat) 
 
 
 def test_groups_that_do_not_divide_name_the_layer_and_what_fits() -> None:
-    with pytest.raises(ConfigError, match=r"mlp\.down_proj has 192 inputs.*128.*32, 64, 96, 192"):
+    message = r"mlp\.down_proj has 192 inputs.*128.*32, 64, 96, 192"
+    with pytest.raises(WeightFormatError, match=message):
         rtn(random_weight(4, 192), WeightFormat(4, 128), layer="mlp.down_proj")
 
 

@@ -13,8 +13,9 @@ from infopt.bench.workload_types import WorkloadRequest
 from infopt.experiments.arms import Arm, requests_at
 from infopt.experiments.spec import SliceSpec
 
-_START_SHARE = 0.7
-"""Of the rate at which a full queue is served: where a search begins."""
+_START_SHARE, _STEP = 0.9, 1.25
+"""Where a search begins, as a share of the rate at which a full queue is served, and by how much it
+goes on: with two halvings, what is found lies within 6 % of the highest rate."""
 
 _CHALLENGE = 1.1
 """A setting is better than the best so far if it sustains a rate that is this much higher."""
@@ -76,6 +77,7 @@ class RateSearch:
             _START_SHARE * closed_rate,
             self.slo,
             target_share=search["target_share"],
+            factor=_STEP,
             num_bisections=search["num_bisections"],
         )
 

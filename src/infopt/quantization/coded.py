@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from infopt.errors import CheckpointError, ConfigError
+from infopt.errors import CheckpointError, WeightFormatError
 
 ActivationKind = Literal["float", "dynamic", "static"]
 NumberType = Literal["int", "float"]
@@ -56,12 +56,12 @@ class WeightFormat:
         """Refuse a layer that groups do not divide.
 
         Raises:
-            ConfigError: Names the layer and the sizes that fit.
+            WeightFormatError: Names the layer and the sizes that fit.
         """
         if self.group_size is None or in_features % self.group_size == 0:
             return
         fitting = [size for size in (32, 64, 96, 128, 192, 256) if in_features % size == 0]
-        raise ConfigError(
+        raise WeightFormatError(
             f"{layer} has {in_features} inputs, which groups of {self.group_size} do not divide.",
             field="group_size",
             value=self.group_size,
