@@ -99,4 +99,11 @@ def test_replaced_values_are_checked_too() -> None:
 def test_nearest_suggests_only_what_is_close() -> None:
     assert nearest("temperatur", ["temperature", "top_p"]) == " Did you mean 'temperature'?"
     assert nearest("zzz", ["temperature", "top_p"]) == ""
-    check_known_keys(["a"], {"a", "b"}, "test")
+    check_known_keys({"a": 1}, {"a", "b"}, "test")
+
+
+@pytest.mark.parametrize("given", [None, "a", 3, 0.4, [], ["a"]])
+def test_what_is_no_mapping_has_no_options(given: object) -> None:
+    """Pins: a bare value where options belong ended in a TypeError of Python's."""
+    with pytest.raises(ConfigError, match="prices must be a mapping of options"):
+        check_known_keys(given, ["machine"], "prices")

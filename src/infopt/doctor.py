@@ -247,7 +247,7 @@ def _energy() -> Iterator[Check]:
 
 
 def _files() -> Iterator[Check]:
-    from infopt.models.fetch import cache_dir
+    from infopt.user_cache import cache_dir
 
     folder = cache_dir()
     yield Check("cache folder", "info", f"{folder} (INFOPT_CACHE_DIR moves it)")
@@ -274,8 +274,8 @@ def _models() -> Iterator[Check]:
 
 def local_copy(entry: ModelEntry) -> Path | None:
     """Return where a registered model lies on this machine, or None if it would be fetched."""
-    from infopt.models.fetch import cache_dir
     from infopt.models.sources import HubSource, PathSource, local_path
+    from infopt.user_cache import cache_dir
 
     for source in entry.sources:
         if isinstance(source, PathSource):

@@ -7,7 +7,8 @@ is a user's to fix and nothing that is a bug. ``assert`` is left for internal in
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class InfoptError(Exception):
@@ -123,17 +124,34 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def check_known_keys(given: Iterable[str], valid: Iterable[str], where: str) -> None:
-    """Refuse unknown keys at a boundary (keyword arguments, YAML, JSON records).
+def check_mapping(given: object, where: str) -> None:
+    """Refuse what is no mapping where options belong.
 
     Args:
-        given: The keys that were passed.
+        given: What was passed.
+        where: What is being configured, for the message.
+
+    Raises:
+        ConfigError: Names the value.
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"{where} must be a mapping of options, got {given!r}.", field=where, value=given
+        )
+
+
+def check_known_keys(given: Mapping[str, Any], valid: Iterable[str], where: str) -> None:
+    """Refuse unknown keys at a boundary (keyword arguments, YAML, JSON records), and what has none.
+
+    Args:
+        given: The options that were passed.
         valid: The keys that are understood.
         where: What is being configured, for the message.
 
     Raises:
-        ConfigError: Names the first unknown key and the nearest valid one.
+        ConfigError: Names the first unknown key and the nearest valid one, or what is no mapping.
     """
+    check_mapping(given, where)
     valid = sorted(valid)
     for key in given:
         if key not in valid:

@@ -39,7 +39,7 @@ class Registry(Generic[T]):
         Raises:
             ConfigError: If there is none; the message holds the nearest name and all valid ones.
         """
-        if name not in self._items:
+        if not isinstance(name, str) or name not in self._items:
             raise ConfigError(
                 f"Unknown {self.kind} {name!r}.{nearest(name, self._items)}",
                 field=self.kind,

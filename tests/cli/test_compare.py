@@ -106,3 +106,12 @@ def test_explain_names_what_is_missing_or_ambiguous(folders: tuple[str, str]) ->
     result = run("explain", "seqs-8", "--results", folders[0])
     assert result.exit_code == 2
     assert "several stages" in result.stderr
+
+
+def test_explain_reads_a_record_wherever_it_lies() -> None:
+    """Pins: a record directly below the root of the file system was an IndexError."""
+    from infopt.cli import explain
+
+    assert explain.reference_path(Path("/seqs-8.json"), "batching/none") == Path(
+        "/batching/none.json"
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from infopt.cli.eval import _harness_table, _suite_table
 from infopt.evals.harness import run as harness
 
@@ -65,3 +67,18 @@ def test_tables_hold_every_metric_once():
 
 def test_an_impossible_limit_is_refused(run_cli):
     run_cli("eval", "--limit", "0", ok=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--limit", "5"), "--limit 5 needs --tasks"),
+        (("--num-fewshot", "0"), "--num-fewshot 0 needs --tasks"),
+        (("--tasks", ""), "names no task"),
+        (("--tasks", " , "), "names no task"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(run_cli, monkeypatch, options, words):
+    """Pins: `--limit` without tasks measured everything, and no task ended in the harness."""
+    monkeypatch.setattr("infopt.llm.LLM", None)
+    assert words in run_cli("eval", *options, ok=False).output

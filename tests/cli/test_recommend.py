@@ -164,3 +164,37 @@ def test_unknown_demands_are_named(run_cli: Any, results: Path) -> None:
     for options in (("--objective", "goodputt"), ("--floor", "lossi"), ("--slo", "ttft=1")):
         message = run_cli("recommend", path, *options, ok=False).output
         assert options[1].partition("=")[0] in message
+
+
+def test_a_results_folder_is_as_good_as_the_file_in_it(run_cli: Any, results: Path) -> None:
+    assert "batching/a  undecided" in run_cli("recommend", str(results)).stdout
+    message = run_cli("recommend", str(results / "slices"), ok=False).output
+    assert "There is no recommendation at" in message
+
+
+def test_an_empty_demand_is_not_taken_for_none(run_cli: Any, results: Path) -> None:
+    """Pins: `--slo "$UNSET"` printed the old choice as if it answered."""
+    for option in ("--slo", "--floor", "--objective"):
+        message = run_cli("recommend", str(results), option, "", ok=False).output
+        assert "Error:" in message
+
+
+def test_without_its_folder_a_recommendation_cannot_be_chosen_again(
+    run_cli: Any, path: Path
+) -> None:
+    message = run_cli("recommend", str(path), "--floor", "lossy", ok=False).output
+    assert "holds no finalists to choose from again" in message
+    assert "in its results folder" in message
+
+
+def test_a_percentile_that_no_record_has_is_explained(run_cli: Any, results: Path) -> None:
+    text = run_cli("recommend", str(results), "--slo", "ttft_s=0.1,percentile=95").stdout
+    assert "records keep p50, p90, p99" in text
+
+
+def test_a_place_that_cannot_be_written_is_one_message(run_cli: Any, path: Path) -> None:
+    """Pins: every file that could not be written or read was a traceback."""
+    target = path / "below-a-file" / "new.yaml"
+    message = run_cli("recommend", str(path), "--write", str(target), ok=False).output
+    assert "recommendation.yaml" in message
+    assert "--debug" in message

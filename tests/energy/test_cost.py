@@ -150,6 +150,14 @@ def test_the_surface_over_lengths_and_traffic_changes_sides_at_the_break_even() 
         (lambda: choice(machine(), tokens(currency="EUR"), 1.0), "EUR"),
         (lambda: choice(machine(), tokens(), 1.0).cost_at(1, 1, 0), "requests_per_s"),
         (lambda: tokens_per_kwh(0), "j_per_token"),
+        (lambda: tokens_per_kwh(None), "j_per_token"),
+        (lambda: machine(per_hour="0.40"), "per_hour"),
+        (lambda: machine(per_hour=None), "per_hour"),
+        (lambda: machine(currency=""), "currency"),
+        (lambda: choice(machine(), tokens(), 0.0).cost_at(1, 1, 1), "capacity"),
+        (lambda: choice(machine(), tokens(), 0.0).break_even(1, 1), "capacity"),
+        (lambda: OwnOrElsewhere(machine(), tokens(), lambda i, o: 1.0, 1.5), "cached_share"),
+        (lambda: CarbonIntensity(g_per_kwh=400, pue=0.5, **QUOTE), "pue"),
     ],
 )
 def test_what_is_impossible_or_has_no_source_is_refused(build, words: str) -> None:

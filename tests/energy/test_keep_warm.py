@@ -41,3 +41,12 @@ def test_holding_is_the_mean_over_poisson_gaps() -> None:
 def test_impossible_values_are_refused(values) -> None:
     with pytest.raises(ConfigError, match="KeepWarm"):
         KeepWarm(*values)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.inf, math.nan, None])
+def test_without_requests_there_is_nothing_per_request(rate) -> None:
+    """Pins: a rate of 0 was a division by zero."""
+    point = KeepWarm(10.0, 2.0)
+    for per_request in (point.warm_per_request, point.hold_per_request):
+        with pytest.raises(ConfigError, match="requests_per_s"):
+            per_request(rate)

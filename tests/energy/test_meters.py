@@ -193,6 +193,9 @@ def test_a_broken_recording_names_the_line(tmp_path) -> None:
     path.write_text("time_s,package-0\n0.0,1\n1.0,many\n", "utf-8")
     with pytest.raises(MeasurementError, match="line 3"):
         Recording.read(path)
+    for absent in (tmp_path, tmp_path / "absent.csv"):
+        with pytest.raises(MeasurementError, match="cannot be read"):
+            Recording.read(absent)
 
 
 def test_trapezoid_of_a_ramp() -> None:

@@ -45,3 +45,24 @@ def test_a_surviving_order_holds_everywhere_in_the_box(first, second, constants)
     middle = EnergyConstants().joules(first) < EnergyConstants().joules(second)
     here, there = energy_of(first, *constants), energy_of(second, *constants)
     assert (here < there) == middle or here == pytest.approx(there, rel=1e-9)
+
+
+OWN = {"value": 1.0, "low": 0.5, "high": 2.0, "source": "measured"}
+
+
+@pytest.mark.parametrize(
+    "constants",
+    [
+        {"idle_w_per_core": 0.9},
+        {"idle_w_per_core": None},
+        {"idle_w_per_core": {**OWN, "value": "1.0 W"}},
+        {"idle_w_per_core": {**OWN, "low": None}},
+        {"idle_w_per_core": {**OWN, "high": True}},
+        {"idle_w_per_core": {**OWN, "source": 5}},
+        [OWN],
+    ],
+)
+def test_constants_of_the_wrong_type_are_named(constants) -> None:
+    """Pins: a bare number in place of a constant with its range was a TypeError."""
+    with pytest.raises(ConfigError, match=r"energy\.constants|low <= value"):
+        EnergyConstants.from_dict(constants)

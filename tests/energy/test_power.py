@@ -178,7 +178,7 @@ def test_a_counter_that_is_reset_by_the_driver_gives_no_energy(fake_nvml) -> Non
         energy_between(counter, first, Edge(5.0, counter.read_uj()))
 
 
-@pytest.mark.parametrize("caps", [(0,), (-1,), (True,)])
+@pytest.mark.parametrize("caps", [(0,), (-1,), (True,), (None,), ("300",)])
 def test_impossible_caps_are_refused(caps) -> None:
     with pytest.raises(ConfigError, match=r"power\.caps_w"):
         PowerSweep(caps_w=caps)

@@ -131,11 +131,21 @@ def test_options_that_contradict_each_other_once_combined_are_found(schema):
 
 
 @pytest.mark.parametrize(
-    ("text", "match"), [("a: [", "not valid YAML"), ("- 1", "keys and values")]
+    ("text", "match"),
+    [
+        (b"a: [", "cannot be read"),
+        (b"- 1", "must be a mapping"),
+        (b"0", "must be a mapping"),
+        (b"seed: \xff", "cannot be read"),
+        (
+            b"prices: {utilisation: 0.5, machine: null, utilisation: 1.0}",
+            "'utilisation' is there twice",
+        ),
+    ],
 )
 def test_a_file_that_is_no_configuration_is_named(tmp_path, text, match):
     path = tmp_path / "broken.yaml"
-    path.write_text(text)
+    path.write_bytes(text)
     with pytest.raises(ConfigError, match=match):
         load_config(path, SCHEMA_PATH)
 

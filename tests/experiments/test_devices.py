@@ -91,3 +91,14 @@ def test_the_callers_choice_of_gpus_is_restored(tmp_path, monkeypatch):
     with measuring_device(["7"], lock_dir=tmp_path):
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "7"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"
+
+
+def test_a_user_without_a_name_can_measure(tmp_path, monkeypatch, no_gpu_settings):
+    """Pins: in a container whose user is a bare number, the first measurement was a KeyError."""
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with measuring_device([]) as device:
+        assert device.name == "cpu"
+    assert (tmp_path / "infopt-devices-54321").is_dir()

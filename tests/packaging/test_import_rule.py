@@ -29,6 +29,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "results",
         "corpus",
         "schemas",
+        "user_cache",
+        "yaml_input",
     ),
     ("kernels",),
     ("ops",),

@@ -158,3 +158,12 @@ def test_a_missing_column_gets_the_nearest_one(results: Path) -> None:
 def test_every_row_reads_back_as_a_record(results: Path) -> None:
     paths = sorted((results / "runs").rglob("*.json"))
     assert [RunRecord.read(p).path(results) for p in paths] == paths
+
+
+def test_a_broken_table_is_named(tmp_path: Path) -> None:
+    """Pins: half of a table ended in an error of the library's that named no file."""
+    path = tmp_path / "power.parquet"
+    for content in (b"", b"PAR1 and then nothing"):
+        path.write_bytes(content)
+        with pytest.raises(ResultError, match=r"power\.parquet is no table"):
+            read_table(path)

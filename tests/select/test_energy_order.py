@@ -68,3 +68,21 @@ def test_evidence_says_that_it_is_derived(make_table, make_run, make_served) -> 
     found = choose(make_table(run), {"ttft_s": 1, "percentile": 90})
     labels = {e.column: e.label for e in found.evidence}
     assert labels["energy.j_per_token"] == "Energy (derived)"
+
+
+def test_the_runs_own_constants_decide_whether_an_order_survives(
+    make_table, make_run, make_served
+) -> None:
+    """Pins: the ranges of the literature counted although the energies came from others."""
+    exact = {"low": 1.0, "value": 1.0, "high": 1.0, "source": "a meter at the wall"}
+    names = ("idle_w_per_core", "busy_w_per_core", "dram_pj_per_byte")
+    own = {"energy": {"meter": "auto", "constants": dict.fromkeys(names, exact)}}
+    energies = (derived(0.01, 0.01, 9e9, 0.07), derived(0.2, 0.2, 1e8, 0.1))
+    runs = [
+        make_run(
+            f"r{i}", config={"max_num_seqs": i + 1}, energy=e, workload=own, **make_served(9 - i)
+        )
+        for i, e in enumerate(energies)
+    ]
+    notes = choose(make_table(*runs), {"ttft_s": 1, "percentile": 90}).notes
+    assert any("the same at all ends" in note for note in notes)

@@ -50,6 +50,9 @@ def test_other_percentiles_come_from_the_runs_own_verdict() -> None:
     assert check_slo(row | {"slo.attained.ttft_s": 0.1}, slo) == []
     other = check_slo(row | {"slo.attained.ttft_s": 0.1, "slo.limits.percentile": 75.0}, slo)
     assert other[0].value is None and other[0].excess == float("inf")
+    # Pins: it was said that the samples were too few.
+    kept = "records keep p50, p90, p99 and that of their own objective, not p95"
+    assert other[0].message == f"TTFT at its percentile was not measured ({kept})"
 
 
 def test_requests_that_did_not_complete_count(
@@ -121,6 +124,12 @@ def test_floors_are_checked() -> None:
         get_floor({"max_lk": 1})
     with pytest.raises(ConfigError, match="max_kl"):
         QualityFloor(max_kl=float("nan"))
+    with pytest.raises(ConfigError, match="max_kl must be a finite"):
+        QualityFloor(max_kl=float("inf"))  # no recommendation could be written with it
+    with pytest.raises(ConfigError, match="check_tasks"):
+        get_floor({"check_tasks": "no"})  # as text it would be a yes
+    with pytest.raises(ConfigError, match="mapping"):
+        get_floor(0.5)  # type: ignore[arg-type]
 
 
 def test_failed_and_foreign_runs_are_never_feasible(make_table: Make, make_run: Make) -> None:

@@ -119,7 +119,9 @@ def test_constants_of_ones_own_change_what_is_modelled(start_server, tmp_path) -
     ("text", "words"),
     [
         (None, "No such file"),
-        ("- 1", "no mapping"),
+        ("- 1", "must be a mapping"),
+        ("", "must be a mapping"),
+        (b"\xff\xfe", "cannot be read"),
         ("{idle: 1", "cannot be read"),
         ("idle_w: {}", "Did you mean 'idle_w_per_core'"),
     ],
@@ -127,7 +129,7 @@ def test_constants_of_ones_own_change_what_is_modelled(start_server, tmp_path) -
 def test_constants_that_cannot_be_read_stop_the_start(tmp_path, text, words) -> None:
     path = tmp_path / "constants.yaml"
     if text is not None:
-        path.write_text(text)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError, match=words):
         read_constants(str(path))
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from infopt import __version__ as INFOPT_VERSION
-from infopt.experiments.config import complete_config, load_schema
+from infopt.experiments.config import complete_config, load_schema, read_config
 from infopt.experiments.own_head import wants_head
 from infopt.experiments.source import source_identity
 from infopt.experiments.select_spec import select_spec
@@ -16,6 +16,10 @@ if not workflow.configfiles and Path("config/config.yaml").exists():
 
     configfile: "config/config.yaml"
 
+
+# Snakemake has read them already; of a key that is there twice it took the last without a word.
+for path in workflow.configfiles:
+    read_config(path)
 
 SCHEMA = load_schema(Path(workflow.basedir, "workflow/schemas/config.schema.yaml"))
 CONFIG = complete_config(config, SCHEMA)

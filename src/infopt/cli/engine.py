@@ -11,7 +11,8 @@ import typer
 from infopt.cli.console import note
 from infopt.cli.options import Group
 from infopt.config import EngineConfig
-from infopt.errors import ConfigError
+from infopt.errors import ConfigError, check_mapping
+from infopt.yaml_input import read_yaml
 
 DEFAULT_MODEL = "smollm2-135m-instruct-q4_1"
 """What runs when no model is named: small, free to use, and available from a package index."""
@@ -64,7 +65,8 @@ def read_engine_section(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: If the file cannot be read, or is a recommendation that chose nothing.
     """
-    data = read_yaml(path)
+    data = read_yaml(path, field="config")
+    check_mapping(data, str(path))
     if "config" not in data:
         return data
     section = data["config"]
@@ -89,34 +91,11 @@ def _warn_about_another_machine(path: Path, recommendation: Mapping[str, Any]) -
 
     here = hardware_id(fingerprint())
     if here != measured_on:
-        cpu = (recommendation.get("hardware") or {}).get("cpu_model") or "unknown processor"
+        hardware = recommendation.get("hardware")
+        known = hardware if isinstance(hardware, Mapping) else {}
+        cpu = known.get("cpu_model") or "unknown processor"
         note(
             f"warning: {path} was measured on another machine ({measured_on}, {cpu}; this is "
             f"{here}): it may be neither the fastest here nor keep its objective. Measure again "
             "with `make run`."
         )
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping.
-
-    Raises:
-        ConfigError: If there is no such file or it holds something else.
-    """
-    import yaml
-
-    try:
-        data = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"Cannot read {path}: {error}.", field="config", value=str(path)
-        ) from error
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"{path} is not valid YAML: {error}", field="config", value=str(path)
-        ) from error
-    if not isinstance(data, dict):
-        raise ConfigError(
-            f"{path} must hold a mapping of options.", field="config", value=str(path)
-        )
-    return data

@@ -12,6 +12,7 @@ from infopt.cli.console import output, print_json
 from infopt.cli.engine import ENGINE_OPTIONS, ConfigOption, ModelOption, build_config
 from infopt.cli.models import RegistryOption, load_registry
 from infopt.cli.options import add_options
+from infopt.errors import ConfigError
 
 
 @add_options(engine=ENGINE_OPTIONS)
@@ -42,25 +43,48 @@ def evaluate(
     engine: dict[str, Any],
 ) -> None:
     """Measure quality: perplexity and tasks, without a download by default."""
+    names = _task_names(tasks, limit=limit, num_fewshot=num_fewshot)
     engine_config = build_config(model, config, engine)
     load_registry(registry)
 
     from infopt.llm import LLM
 
     with LLM(config=engine_config) as llm:
-        if tasks is None:
+        if names is None:
             from infopt.evals.suite import run_suite
 
             found = run_suite(llm, tier).to_dict()
         else:
             from infopt.evals.harness.run import run_harness
 
-            names = [name.strip() for name in tasks.split(",") if name.strip()]
             found = run_harness(llm, names, limit=limit, num_fewshot=num_fewshot)
     if as_json:
         print_json(found)
     else:
         output().print(_suite_table(found) if tasks is None else _harness_table(found))
+
+
+def _task_names(tasks: str | None, **options: int | None) -> list[str] | None:
+    """Return the harness's tasks; None for the own suite, which has none of their options."""
+    if tasks is None:
+        for name, value in options.items():
+            if value is not None:
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} {value} needs --tasks.",
+                    field=name,
+                    value=value,
+                    remedy="The own suite takes --tier instead.",
+                )
+        return None
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    if not names:
+        raise ConfigError(
+            f"--tasks names no task, got {tasks!r}.",
+            field="tasks",
+            value=tasks,
+            remedy="For example: --tasks infopt_arithmetic; without --tasks the own suite runs.",
+        )
+    return names
 
 
 def _suite_table(found: Mapping[str, Any]) -> Table:

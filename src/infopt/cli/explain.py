@@ -33,8 +33,7 @@ def explain(
     path = find_record(run, results)
     record = _read(path)
     name = reference_of(flatten_record(record))
-    # A record lies in runs/<stage>/, and so does its reference.
-    base = None if name is None else path.resolve().parents[1] / f"{name}.json"
+    base = None if name is None else reference_path(path, name)
     reference = _read(base) if base is not None and base.is_file() else None
     found = explain_record(record, reference, within=within)
     if as_json:
@@ -74,6 +73,16 @@ def find_record(run: str, results: Path) -> Path:
         value=run,
         remedy="Give stage/slug as in results/runs, or the path of a record (--results: folder).",
     )
+
+
+def reference_path(path: Path, name: str) -> Path:
+    """Return where a reference lies: in ``runs/<stage>/``, as the record compared with it.
+
+    Args:
+        path: Record.
+        name: ``stage/slug`` of its reference.
+    """
+    return path.resolve().parent.parent / f"{name}.json"
 
 
 def _read(path: Path) -> RunRecord:

@@ -30,7 +30,7 @@ EXIT_USER_ERROR = 2
 
 
 class ErrorGroup(TyperGroup):
-    """Command group that prints an `InfoptError` as a message; a bug keeps its traceback."""
+    """Command group that prints what a user can put right; a bug keeps its traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; a user's mistake is one message and exit code 2."""
@@ -41,6 +41,20 @@ class ErrorGroup(TyperGroup):
                 raise
             print_error(error)
             raise typer.Exit(EXIT_USER_ERROR) from error
+        except OSError as error:
+            if error.filename is None or ctx.params.get("debug"):
+                raise  # not about a file: a broken pipe, or a bug
+            print_error(_file_error(error))
+            raise typer.Exit(EXIT_USER_ERROR) from error
+
+
+def _file_error(error: OSError) -> InfoptError:
+    return InfoptError(
+        f"{error.filename}: {error.strerror}.",
+        field="path",
+        value=error.filename,
+        remedy="Look at the path, its rights and the free space (--debug shows what it was for).",
+    )
 
 
 app = typer.Typer(

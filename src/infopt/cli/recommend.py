@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from infopt.cli.console import note, output, print_json
 from infopt.cli.values import parse_spec
+from infopt.errors import ResultError
 
 if TYPE_CHECKING:
     from infopt.select import Recommendation
@@ -29,7 +30,9 @@ _STATUS = {
 
 def recommend(
     *,
-    path: Annotated[Path, typer.Argument(help="Recommendation file.")] = DEFAULT_PATH,
+    path: Annotated[
+        Path, typer.Argument(help="Recommendation, or the results folder that it is in.")
+    ] = DEFAULT_PATH,
     show_all: Annotated[
         bool, typer.Option("--all", help="Show every run that was not chosen.")
     ] = False,
@@ -63,8 +66,10 @@ def recommend(
     """Print a recommendation: what to run, the evidence, and why the others lost."""
     from infopt.select import read_recommendation, write_recommendation
 
+    if path.is_dir():
+        path = path / DEFAULT_PATH.name
     recommendation = read_recommendation(path)
-    if objective or slo or floor:
+    if any(demand is not None for demand in (objective, slo, floor)):
         recommendation = choose_again(recommendation, path.parent, objective, slo, floor)
     if write is not None:
         note(f"wrote {write_recommendation(recommendation, write)}")
@@ -91,6 +96,10 @@ def choose_again(
         objective: What to be best at.
         slo: Preset or limits.
         floor: Quality floor; ``none`` for no floor.
+
+    Raises:
+        ResultError: The folder has no finalists.
+        InfoptError: A demand is unknown or impossible.
     """
     from infopt.experiments.recommend import QUALITY_STAGES, finalists_table
     from infopt.experiments.select_spec import UNOPTIMIZED
@@ -99,13 +108,21 @@ def choose_again(
 
     slices = results_dir / "slices"
     judged = [p for stage in QUALITY_STAGES for p in sorted(slices.glob(f"{stage}/*.json"))]
-    manifests = [slices / "select" / "finalists.json", *judged]
+    finalists = slices / "select" / "finalists.json"
+    if not finalists.is_file():
+        raise ResultError(
+            f"{results_dir} holds no finalists to choose from again: there is no {finalists}.",
+            field="path",
+            value=str(results_dir),
+            remedy="Give the recommendation in its results folder, whose runs are read.",
+        )
+    manifests = [finalists, *judged]
     table = finalists_table([read_json(manifest) for manifest in manifests], results_dir)
     found = choose(
         table,
-        parse_spec(slo, "slo") if slo else recommendation.slo_name or recommendation.slo,
+        recommendation.slo_name or recommendation.slo if slo is None else parse_spec(slo, "slo"),
         _floor(floor, recommendation),
-        objective=objective or recommendation.objective,
+        objective=recommendation.objective if objective is None else objective,
         reference=f"select/finalists.{UNOPTIMIZED}",
     )
     remark = "Chosen again from the finalists: this choice was not tried on fresh seeds."

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from infopt.energy.cost import MachinePrice, RequestPrice, TokenPrice
+from infopt.energy.cost import MachinePrice, RequestPrice, TokenPrice, check_positive, is_finite
 from infopt.errors import ConfigError
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class OwnOrElsewhere:
         energy: Joules of a request by lengths; needed where electricity is paid apart.
 
     Raises:
-        ConfigError: The prices have different currencies.
+        ConfigError: The prices have different currencies, or the share is no share.
     """
 
     machine: MachinePrice
@@ -88,7 +88,7 @@ class OwnOrElsewhere:
     energy: Callable[[float, float], float] | None = None
 
     def __post_init__(self) -> None:
-        """Check the currencies."""
+        """Check the currencies and the share."""
         if self.machine.currency != self.elsewhere.currency:
             raise ConfigError(
                 f"Prices in {self.machine.currency} and {self.elsewhere.currency} cannot be "
@@ -96,6 +96,12 @@ class OwnOrElsewhere:
                 field="currency",
                 value=self.elsewhere.currency,
                 remedy="Convert one of them, and say so in its source.",
+            )
+        if not is_finite(self.cached_share) or not 0 <= self.cached_share <= 1:
+            raise ConfigError(
+                f"cached_share must be from 0 to 1, got {self.cached_share!r}.",
+                field="cached_share",
+                value=self.cached_share,
             )
 
     def break_even(self, num_input: float, num_output: float) -> BreakEven:
@@ -110,10 +116,11 @@ class OwnOrElsewhere:
             num_output: Output tokens.
 
         Raises:
-            ConfigError: Electricity is paid apart and the energy is not known.
+            ConfigError: Electricity is paid apart and the energy is not known, or the machine takes
+                nothing.
         """
         price = self._price(num_input, num_output)
-        most = self.capacity(num_input, num_output)
+        most = self._most(num_input, num_output)
         margin = price - self._electricity(num_input, num_output)
         traffic = self.machine.per_hour / (3600.0 * margin) if margin > 0 else math.inf
         return BreakEven(num_input, num_output, traffic if traffic <= most else None, most, price)
@@ -127,15 +134,11 @@ class OwnOrElsewhere:
             requests_per_s: Traffic.
 
         Raises:
-            ConfigError: There is no traffic, or an energy is needed and not known.
+            ConfigError: There is no traffic, the machine takes nothing, or an energy is needed and
+                not known.
         """
-        if not requests_per_s > 0:
-            raise ConfigError(
-                f"requests_per_s must be > 0, got {requests_per_s!r}.",
-                field="requests_per_s",
-                value=requests_per_s,
-            )
-        usable = self.capacity(num_input, num_output) * self.machine.utilisation
+        check_positive("requests_per_s", requests_per_s)
+        usable = self._most(num_input, num_output) * self.machine.utilisation
         num_machines = max(math.ceil(requests_per_s / usable - 1e-9), 1)
         own = num_machines * self.machine.per_hour / (3600.0 * requests_per_s)
         return CostPoint(
@@ -146,6 +149,12 @@ class OwnOrElsewhere:
             own + self._electricity(num_input, num_output),
             self._price(num_input, num_output),
         )
+
+    def _most(self, num_input: float, num_output: float) -> float:
+        """Return the requests per second that a machine takes; one that takes none has no price."""
+        most = self.capacity(num_input, num_output)
+        check_positive("capacity", most)
+        return most
 
     def _price(self, num_input: float, num_output: float) -> float:
         return self.elsewhere.per_request(num_input, num_output, num_input * self.cached_share)

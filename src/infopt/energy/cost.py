@@ -16,7 +16,7 @@ import datetime
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from infopt.errors import ConfigError, check_known_keys
 
@@ -42,7 +42,7 @@ class Quoted:
         """Check every value.
 
         Raises:
-            ConfigError: A negative or infinite number, no date, or no source.
+            ConfigError: What is no number (or a negative or infinite one), no date, or no source.
         """
         name = type(self).__name__
         try:
@@ -56,9 +56,7 @@ class Quoted:
         if not isinstance(self.source, str) or not self.source:
             raise ConfigError(f"{name} needs a source.", field=f"{name}.source", value=self.source)
         for entry in fields(self):
-            value = getattr(self, entry.name)
-            if isinstance(value, int | float):
-                _check_number(f"{name}.{entry.name}", value)
+            _check_field(f"{name}.{entry.name}", getattr(self, entry.name), str(entry.type))
 
     @classmethod
     def from_dict(cls: type[P], values: Mapping[str, Any]) -> P:
@@ -101,8 +99,7 @@ class MachinePrice(Quoted):
         Quoted.__post_init__(self)
         if not 0 < self.utilisation <= 1:
             raise _out_of_range("MachinePrice.utilisation", self.utilisation, "over 0, at most 1")
-        if self.pue < 1:
-            raise _out_of_range("MachinePrice.pue", self.pue, "at least 1")
+        check_pue("MachinePrice.pue", self.pue)
 
     def per_machine_hour(self, watts: float | None = None) -> float:
         """Return the price of an hour with its electricity.
@@ -134,7 +131,7 @@ class MachinePrice(Quoted):
             tokens_per_s: Output tokens per second at full load.
             j_per_token: Energy of one; needed where electricity is paid apart.
         """
-        _check_positive("tokens_per_s", tokens_per_s)
+        check_positive("tokens_per_s", tokens_per_s)
         machine = self.per_hour * 1e6 / (_SECONDS_PER_HOUR * tokens_per_s * self.utilisation)
         return machine + 1e6 * self.electricity(j_per_token)
 
@@ -145,7 +142,7 @@ class MachinePrice(Quoted):
             requests_per_s: Requests per second at full load.
             j_per_request: Energy of one; needed where electricity is paid apart.
         """
-        _check_positive("requests_per_s", requests_per_s)
+        check_positive("requests_per_s", requests_per_s)
         machine = self.per_hour / (_SECONDS_PER_HOUR * requests_per_s * self.utilisation)
         return machine + self.electricity(j_per_request)
 
@@ -226,6 +223,11 @@ class CarbonIntensity(Quoted):
     g_per_kwh: float
     pue: float = 1.0
 
+    def __post_init__(self) -> None:
+        """Check every value."""
+        Quoted.__post_init__(self)
+        check_pue("CarbonIntensity.pue", self.pue)
+
     def grams(self, joules: float) -> float:
         """Return the grams of CO2 equivalent of some energy."""
         return joules / J_PER_KWH * self.g_per_kwh * self.pue
@@ -233,7 +235,7 @@ class CarbonIntensity(Quoted):
 
 def tokens_per_kwh(j_per_token: float) -> float:
     """Return the tokens that a kilowatt-hour gives."""
-    _check_positive("j_per_token", j_per_token)
+    check_positive("j_per_token", j_per_token)
     return J_PER_KWH / j_per_token
 
 
@@ -242,14 +244,45 @@ def electricity_cost(joules: float, kwh_price: float, pue: float = 1.0) -> float
     return joules / J_PER_KWH * kwh_price * pue
 
 
-def _check_number(name: str, value: float) -> None:
-    if isinstance(value, bool) or not math.isfinite(value) or value < 0:
+def check_pue(name: str, value: float) -> None:
+    """Refuse a building that takes less than the machine in it.
+
+    Raises:
+        ConfigError: Names it.
+    """
+    if value < 1:
+        raise _out_of_range(name, value, "at least 1")
+
+
+def _check_field(name: str, value: object, kind: str) -> None:
+    """Check a field by its annotation: a text, a number, or a number that may be left out."""
+    if kind == "str":
+        if not isinstance(value, str) or not value:
+            raise _out_of_range(name, value, "a text")
+    elif value is not None or kind == "float":
+        _check_number(name, value)
+
+
+def _check_number(name: str, value: object) -> None:
+    if not is_finite(value) or value < 0:
         raise _out_of_range(name, value, "a finite number >= 0")
 
 
-def _check_positive(name: str, value: float) -> None:
-    if not math.isfinite(value) or value <= 0:
+def check_positive(name: str, value: object) -> None:
+    """Refuse what is no finite number above 0.
+
+    Raises:
+        ConfigError: Names it.
+    """
+    if not is_finite(value) or value <= 0:
         raise _out_of_range(name, value, "a finite number > 0")
+
+
+def is_finite(value: object) -> TypeGuard[float]:
+    """Tell whether a value is a finite number; a switch is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -math.inf < value < math.inf
 
 
 def _out_of_range(name: str, value: object, wanted: str) -> ConfigError:

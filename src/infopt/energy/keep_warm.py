@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from infopt.errors import ConfigError
+from infopt.energy.cost import check_positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,7 @@ class KeepWarm:
             ConfigError: Not positive.
         """
         for name in ("start", "warm_per_s"):
-            value = getattr(self, name)
-            if not math.isfinite(value) or value <= 0:
-                raise ConfigError(
-                    f"KeepWarm.{name} must be a finite number > 0, got {value!r}.",
-                    field=f"KeepWarm.{name}",
-                    value=value,
-                )
+            check_positive(f"KeepWarm.{name}", getattr(self, name))
 
     @property
     def hold_s(self) -> float:
@@ -59,7 +53,11 @@ class KeepWarm:
 
         Args:
             requests_per_s: Rate of requests, each served in a time that is short beside the gaps.
+
+        Raises:
+            ConfigError: There are no requests.
         """
+        check_positive("requests_per_s", requests_per_s)
         return self.warm_per_s / requests_per_s
 
     def hold_per_request(self, requests_per_s: float, hold_s: float | None = None) -> float:
@@ -71,7 +69,11 @@ class KeepWarm:
         Args:
             requests_per_s: Rate of requests.
             hold_s: Idle seconds after which the server stops; default: the break-even.
+
+        Raises:
+            ConfigError: There are no requests.
         """
+        check_positive("requests_per_s", requests_per_s)
         hold_s = self.hold_s if hold_s is None else hold_s
         stopped = math.exp(-requests_per_s * hold_s)
         waited = -math.expm1(-requests_per_s * hold_s)  # 1 - stopped, exact for rare requests

@@ -9,12 +9,12 @@ range; energies come with both ends, at which all constants are low or high toge
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any
 
+from infopt.energy.cost import is_finite
 from infopt.energy.reading import EnergyReading, ModelledWork
 from infopt.errors import ConfigError, check_known_keys
 
@@ -46,11 +46,9 @@ class Constant:
             ConfigError: Not ``0 <= low <= value <= high``, or no source.
         """
         numbers = (self.low, self.value, self.high)
-        if not all(math.isfinite(n) for n in numbers) or not 0 <= self.low <= self.value:
-            ok = False
-        else:
-            ok = self.value <= self.high and bool(self.source)
-        if not ok:
+        has_source = isinstance(self.source, str) and bool(self.source)
+        is_ordered = all(map(is_finite, numbers)) and 0 <= self.low <= self.value <= self.high
+        if not (has_source and is_ordered):
             raise ConfigError(
                 f"A constant needs 0 <= low <= value <= high and a source, got {self}.",
                 field="energy.constants",

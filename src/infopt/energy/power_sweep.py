@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from infopt.energy.cost import check_positive
 from infopt.energy.power_settings import PowerPoint, PowerSettings, guarded
-from infopt.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -29,16 +29,11 @@ class PowerSweep:
         """Check the values.
 
         Raises:
-            ConfigError: One is not positive.
+            ConfigError: One is no positive number.
         """
         for name, values in (("caps_w", self.caps_w), ("clocks_mhz", self.clocks_mhz)):
             for value in values:
-                if isinstance(value, bool) or not value > 0:
-                    raise ConfigError(
-                        f"power.{name} must be positive, got {value!r}.",
-                        field=f"power.{name}",
-                        value=value,
-                    )
+                check_positive(f"power.{name}", value)
 
     @property
     def is_asked_for(self) -> bool:

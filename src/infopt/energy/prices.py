@@ -20,8 +20,15 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from infopt.energy.break_even import Elsewhere
-from infopt.energy.cost import CarbonIntensity, MachinePrice, Quoted, RequestPrice, TokenPrice
-from infopt.errors import ConfigError, InfoptError, check_known_keys
+from infopt.energy.cost import (
+    CarbonIntensity,
+    MachinePrice,
+    Quoted,
+    RequestPrice,
+    TokenPrice,
+    check_pue,
+)
+from infopt.errors import ConfigError, InfoptError, check_known_keys, check_mapping
 
 NO_PRICE = "no price of the machine is configured (prices.machine)"
 
@@ -64,6 +71,11 @@ class PowerUsage(Quoted):
 
     value: float
 
+    def __post_init__(self) -> None:
+        """Check every value."""
+        Quoted.__post_init__(self)
+        check_pue("PowerUsage.value", self.value)
+
 
 @dataclass(frozen=True, slots=True)
 class Prices:
@@ -93,14 +105,14 @@ class Prices:
         power = _quote(ElectricityPrice, values, "electricity")
         usage = _quote(PowerUsage, values, "pue")
         carbon = _quote(CarbonIntensity, values, "carbon")
-        machine = _machine(hour, power, usage, float(values.get("utilisation", 1.0)))
+        machine = _machine(hour, power, usage, values.get("utilisation", 1.0))
         if carbon is not None and usage is not None:
             carbon = dataclasses.replace(
                 carbon, pue=usage.value, source=f"{carbon.source}; PUE: {usage.source}"
             )
-        elsewhere = {
-            name: _elsewhere(name, entry) for name, entry in (values.get("elsewhere") or {}).items()
-        }
+        entries = values.get("elsewhere", {})
+        check_mapping(entries, "prices.elsewhere")
+        elsewhere = {name: _elsewhere(name, entry) for name, entry in entries.items()}
         for name, price in elsewhere.items():
             if machine is not None:
                 _check_same(machine.currency, price.currency, f"prices.elsewhere.{name}")
@@ -144,7 +156,7 @@ def _machine(
 
 
 def _elsewhere(name: str, entry: Mapping[str, Any]) -> Elsewhere:
-    kind = RequestPrice if "flat" in entry else TokenPrice
+    kind = RequestPrice if isinstance(entry, Mapping) and "flat" in entry else TokenPrice
     return _named(kind, entry, f"elsewhere.{name}")
 
 

@@ -38,9 +38,12 @@ class Recording:
         """Read a file.
 
         Raises:
-            MeasurementError: It is not such a file; names the line.
+            MeasurementError: It is absent or not such a file; names the line.
         """
-        rows = list(csv.reader(Path(path).read_text("utf-8").splitlines()))
+        try:
+            rows = list(csv.reader(Path(path).read_text("utf-8").splitlines()))
+        except (OSError, ValueError) as error:
+            raise MeasurementError(f"{path} cannot be read: {error}.", field="path") from error
         if len(rows) < 2 or rows[0][:1] != ["time_s"]:
             raise MeasurementError(f"{path} is no recording of counters.", field="path")
         names = [entry.partition(":") for entry in rows[0][1:]]

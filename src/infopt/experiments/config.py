@@ -16,9 +16,10 @@ from typing import Any
 
 from infopt.cache.eviction import read_eviction
 from infopt.config import EngineConfig
-from infopt.errors import ConfigError, InfoptError, check_known_keys, nearest
+from infopt.errors import ConfigError, InfoptError, check_known_keys, check_mapping, nearest
 from infopt.experiments.defaults import complete, resolve
 from infopt.schemas import dotted
+from infopt.yaml_input import read_yaml
 
 Config = dict[str, Any]
 
@@ -42,7 +43,7 @@ def load_config(path: str | Path | None, schema_path: str | Path) -> Config:
     Raises:
         ConfigError: The file is absent or broken, a key is unknown, or a value impossible.
     """
-    return complete_config(_read_yaml(Path(path)) if path else {}, load_schema(schema_path))
+    return complete_config(read_config(path) if path else {}, load_schema(schema_path))
 
 
 def complete_config(config: Mapping[str, Any], schema: Mapping[str, Any]) -> Config:
@@ -99,26 +100,20 @@ def _as_yaml(value: Any) -> str:
     return f"`{text.strip().removesuffix('...').strip()}`"
 
 
-def _read_yaml(path: Path) -> Config:
-    import yaml
+def read_config(path: str | Path) -> Config:
+    """Return what a configuration file says, without the defaults.
 
-    try:
-        document = yaml.safe_load(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(
-            f"There is no configuration {str(path)!r}.", field="configfile", value=str(path)
-        ) from None
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"{path} is not valid YAML: {error}.", field="configfile", value=str(path)
-        ) from error
-    if not isinstance(document or {}, dict):
-        raise ConfigError(
-            f"{path} must hold keys and values, got a {type(document).__name__}.",
-            field="configfile",
-            value=str(path),
-        )
-    return document or {}
+    Args:
+        path: YAML file; an empty one says nothing.
+
+    Raises:
+        ConfigError: It cannot be read, holds no mapping, or has a key twice.
+    """
+    document = read_yaml(path, field="configfile")
+    if document is None:
+        return {}
+    check_mapping(document, str(path))
+    return document
 
 
 def _check_schema(config: Config, schema: Mapping[str, Any]) -> None:
@@ -267,7 +262,7 @@ def _check_other_options(config: Config) -> None:
     for name, spec in config["workloads"].items():
         where = f"workloads.{name}"
         known = with_field(where, lambda spec=spec: workload_options(spec["kind"]))
-        options = [key for key in spec if key != "kind"]
+        options = {key: value for key, value in spec.items() if key != "kind"}
         check_known_keys(options, known, f"{where} ({spec['kind']})")
         for option, is_required in known.items():
             if is_required and option not in options:

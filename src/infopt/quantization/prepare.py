@@ -14,10 +14,10 @@ from filelock import FileLock
 from infopt import corpus
 from infopt.errors import ConfigError
 from infopt.models.checkpoint import Checkpoint, open_checkpoint
-from infopt.models.fetch import cache_dir
 from infopt.quantization.calibration import CalibrationSet
 from infopt.quantization.names import Recipe, parse
 from infopt.quantization.scheme import check_name, is_coded
+from infopt.user_cache import cache_dir
 
 logger = logging.getLogger(__name__)
 

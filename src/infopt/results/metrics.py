@@ -73,11 +73,16 @@ def _latency_metrics() -> list[Metric]:
         "e2e_s": "End-to-end latency",
         "queue_s": "Queueing time",
     }
-    return [
+    percentiles = [
         Metric(f"latency.{name}.{key}", f"{label} {key}", "ms", "lower", 1e3)
         for name, label in names.items()
         for key in ("p50", "p90", "p99", "mean")
     ]
+    attained = [
+        Metric(f"slo.attained.{name}", f"{label} at its percentile", "ms", "lower", 1e3)
+        for name, label in names.items()
+    ]
+    return percentiles + attained
 
 
 def _perplexity_metrics(kind: str) -> list[Metric]:

@@ -135,12 +135,25 @@ def write_table(table: pd.DataFrame, path: str | Path) -> Path:
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
-    """Read a table that ``write_table`` wrote as ``.parquet``."""
+    """Read a table that ``write_table`` wrote as ``.parquet``.
+
+    Raises:
+        ResultError: There is none, or it is broken.
+    """
     import pandas as pd
+    import pyarrow as pa
 
     if not Path(path).is_file():
         raise ResultError(f"There is no table {path}.", field="path", value=str(path))
-    return pd.read_parquet(path)
+    try:
+        return pd.read_parquet(path)
+    except pa.ArrowException as error:
+        raise ResultError(
+            f"{path} is no table: {error}.",
+            field="path",
+            value=str(path),
+            remedy="Delete the file and run the pipeline again: it makes the table anew.",
+        ) from error
 
 
 def require_columns(table: pd.DataFrame, columns: Iterable[str], what: str) -> None:

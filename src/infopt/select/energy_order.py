@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from infopt.energy import EnergyConstants, ModelledWork, order_survives
 from infopt.results.html import format_value
-from infopt.select.rows import Row, number, text
+from infopt.select.rows import Row, nested, number, text
 
 ENERGY_SOURCE = "energy.source"
 DERIVED = "modelled"
@@ -19,15 +19,12 @@ def is_derived(row: Row) -> bool:
     return text(row, ENERGY_SOURCE) == DERIVED
 
 
-def energy_notes(
-    chosen: Row, others: Sequence[Row], constants: EnergyConstants | None = None
-) -> tuple[str, ...]:
+def energy_notes(chosen: Row, others: Sequence[Row]) -> tuple[str, ...]:
     """Say that the energy of the chosen run is derived, and against whom its order survives.
 
     Args:
         chosen: A row of the results table.
         others: The runs it is compared with.
-        constants: Whose ranges count; default: those of the literature.
     """
     value, work = number(chosen, "energy.j_per_token"), work_of(chosen)
     if not is_derived(chosen) or value is None or work is None:
@@ -39,6 +36,7 @@ def energy_notes(
         f"{ends} over their ranges."
     )
     rivals = [(str(r["run"]), w) for r in others if (w := work_of(r)) is not None]
+    constants = constants_of(chosen)
     open_orders = [run for run, w in rivals if not order_survives(work, w, constants)]
     return (note, *_order_note(len(rivals), open_orders))
 
@@ -48,6 +46,16 @@ def work_of(row: Row) -> ModelledWork | None:
     values = [number(row, f"energy.{name}") for name in _WORK]
     known = [v for v in values if v is not None]
     return ModelledWork(*known) if len(known) == len(values) and is_derived(row) else None
+
+
+def constants_of(row: Row) -> EnergyConstants:
+    """Return the constants that a derived energy was computed from: the run's own, if it has any.
+
+    Args:
+        row: A row of the results table.
+    """
+    energy = nested(row, "workload").get("energy") or {}
+    return EnergyConstants.from_dict(energy.get("constants") or {})
 
 
 def _order_note(num_rivals: int, open_orders: Sequence[str]) -> tuple[str, ...]:

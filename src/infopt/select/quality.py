@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -64,14 +65,21 @@ class QualityFloor:
         """Check the limits.
 
         Raises:
-            ConfigError: A limit is negative or not a number.
+            ConfigError: A limit is negative or not a finite number, or the switch is none.
         """
         for name in ("max_kl", "max_perplexity_ratio"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 <= value < math.inf:
                 raise ConfigError(
-                    f"{name} must be a number >= 0, got {value!r}.", field=name, value=value
+                    f"{name} must be a finite number >= 0, got {value!r}.", field=name, value=value
                 )
+        if not isinstance(self.check_tasks, bool):
+            raise ConfigError(
+                f"check_tasks must be true or false, got {self.check_tasks!r}.",
+                field="check_tasks",
+                value=self.check_tasks,
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that ``get_floor`` reads back."""

@@ -31,9 +31,7 @@ def check_slo(row: Row, slo: SLO) -> list[Violation]:
     for name, limit in slo.limits.items():
         column, value = attained(row, name, slo)
         if value is None:
-            count = number(row, f"latency.{name}.count")
-            why = "" if count is None else f"{count:.0f} samples are too few"
-            found.append(not_measured(name, column, limit, why))
+            found.append(not_measured(name, column, limit, _why_missing(row, name, slo)))
         elif value > limit:
             found.append(above(name, column, value, limit))
     return found + _check_completion(row, slo)
@@ -52,8 +50,7 @@ def attained(row: Row, name: str, slo: SLO) -> tuple[str, float | None]:
         return column, number(row, column)
     # Other percentiles are in the record only if the run was judged at just that one.
     column = f"slo.attained.{name}"
-    same = number(row, "slo.limits.percentile") == slo.percentile
-    return column, number(row, column) if same else None
+    return column, number(row, column) if _is_judged_at(row, slo) else None
 
 
 def filter_runs(
@@ -104,6 +101,20 @@ def _other_faults(row: Row) -> list[str]:
     if text(row, "config.model") is None:
         return ["Another engine ran, so there is no configuration to serve"]
     return []
+
+
+def _why_missing(row: Row, name: str, slo: SLO) -> str:
+    """Return why a record does not have the percentile of a latency ("" where nobody knows)."""
+    if slo.percentile not in RECORDED_PERCENTILES and not _is_judged_at(row, slo):
+        kept = ", ".join(f"p{p}" for p in RECORDED_PERCENTILES)
+        return f"records keep {kept} and that of their own objective, not p{slo.percentile:g}"
+    count = number(row, f"latency.{name}.count")
+    return "" if count is None else f"{count:.0f} samples are too few"
+
+
+def _is_judged_at(row: Row, slo: SLO) -> bool:
+    """Tell whether a run was judged at the percentile of an objective."""
+    return number(row, "slo.limits.percentile") == slo.percentile
 
 
 def _check_completion(row: Row, slo: SLO) -> list[Violation]:

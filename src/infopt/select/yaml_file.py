@@ -22,6 +22,7 @@ from infopt.select.recommendation import (
     Sensitivity,
     Tie,
 )
+from infopt.yaml_input import read_yaml
 
 SCHEMA = "recommendation"
 _WIDTH = 98
@@ -77,7 +78,7 @@ _LISTS: dict[str, Any] = {
     "ablation": Effect,
     "interactions": Interaction,
 }
-_REMEDY = "Write it again with `infopt recommend`, or correct the key."
+_REMEDY = "Correct the key, or let the pipeline write the file again."
 
 
 def _check_config(config: dict[str, Any], path: Path) -> None:
@@ -92,23 +93,15 @@ def _check_config(config: dict[str, Any], path: Path) -> None:
         ) from error
 
 
-def _load(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        document = yaml.safe_load(path.read_text("utf-8"))
-    except FileNotFoundError:
+def _load(path: Path) -> Any:
+    if not path.exists():
         raise ResultError(
             f"There is no recommendation at {path}.",
             field="path",
             value=str(path),
-            remedy="Run the pipeline (`make run`) or `infopt recommend` first.",
-        ) from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ResultError(
-            f"{path} cannot be read as YAML: {error}.", field="path", value=str(path)
-        ) from error
-    return document
+            remedy="Run the pipeline (`make run`) first, or give the path of a recommendation.",
+        )
+    return read_yaml(path, field="path", error=ResultError)
 
 
 def _header(recommendation: Recommendation, path: Path) -> str:
@@ -131,7 +124,7 @@ def _header(recommendation: Recommendation, path: Path) -> str:
 
 def _usage(recommendation: Recommendation, path: Path) -> list[str]:
     if recommendation.config is None:
-        return ["  (relax the objective or the quality floor, then `infopt recommend` again)"]
+        return ["  (relax the objective or the quality floor: infopt recommend --help)"]
     return [
         "  from infopt import LLM",
         "  from infopt.select import read_recommendation",

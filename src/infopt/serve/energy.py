@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -14,8 +13,8 @@ from infopt.bench.roofline import engine_precision, step_bytes
 from infopt.energy import NJ_PER_J, EnergyConstants, EnergyLedger, choose_meter, flop_model
 from infopt.engine.engine import Engine
 from infopt.engine.stats import StepStats
-from infopt.errors import ConfigError
 from infopt.serve.deltas import EnergyUse
+from infopt.yaml_input import read_yaml
 
 logger = logging.getLogger(__name__)
 
@@ -116,24 +115,9 @@ def read_constants(path: str | None) -> EnergyConstants:
     """
     if path is None:
         return EnergyConstants()
-    import yaml
-
-    try:
-        values = yaml.safe_load(Path(path).read_text("utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise _unreadable(path, str(error)) from error
-    if not isinstance(values, dict):
-        raise _unreadable(path, f"it holds a {type(values).__name__}, no mapping")
+    remedy = "Give a YAML file with idle_w_per_core, busy_w_per_core or dram_pj_per_byte."
+    values = read_yaml(path, field="energy_constants", remedy=remedy)
     return EnergyConstants.from_dict(values)
-
-
-def _unreadable(path: str, why: str) -> ConfigError:
-    return ConfigError(
-        f"The energy constants in {path!r} cannot be read: {why}.",
-        field="energy_constants",
-        value=path,
-        remedy="Give a YAML file with idle_w_per_core, busy_w_per_core or dram_pj_per_byte.",
-    )
 
 
 class EnergyCollector(Collector):

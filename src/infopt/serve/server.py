@@ -17,6 +17,7 @@ from infopt.engine.loader import build_engine
 from infopt.errors import ConfigError
 from infopt.serve.app import create_app
 from infopt.serve.config import ServeConfig
+from infopt.serve.energy import read_constants
 from infopt.serve.fast_parts import choose_loop, choose_parser
 from infopt.serve.service import Service
 
@@ -125,10 +126,11 @@ def run_server(
     """
     if serve_config.host not in _LOOPBACK and serve_config.api_key is None:
         logger.warning("%s can be reached by others, and no API key is set", serve_config.host)
+    # What is wrong with the options is said before minutes are spent on loading.
+    read_constants(serve_config.energy_constants)
     if policy is not None:
         from infopt.serve.routing import check_policy
 
-        # Before minutes are spent on loading.
         check_policy(policy, list(names) or [served_name(config) for config in configs])
     service = Service(load_engines(configs, names), serve_config, policy)
     server = Server(service, announce)

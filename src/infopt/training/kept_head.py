@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from infopt.config import EngineConfig
-from infopt.models.fetch import cache_dir
 from infopt.models.registry import load_registry_file
 from infopt.results import read_json
 from infopt.training.head import HeadRecipe, train_head
+from infopt.user_cache import cache_dir
 
 logger = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from infopt.experiments.power.collect import choose_power
 from infopt.experiments.stages import run_stage
 from infopt.experiments.tables import collect
 from infopt.experiments.yaml_files import read_yaml
-from infopt.models.fetch import cache_dir
 from infopt.results import load_samples, read_table, record_path
 from infopt.select.rows import rows_of
+from infopt.user_cache import cache_dir
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from infopt.energy.prices import Prices
 from infopt.experiments.findings.data import StageResults, stage_results
 from infopt.experiments.yaml_files import read_yaml
 from infopt.results.html import format_value
-from infopt.select.energy_order import is_derived, work_of
+from infopt.select.energy_order import constants_of, is_derived, work_of
 from infopt.select.rows import Row, number, rows_of
 
 if TYPE_CHECKING:
@@ -142,7 +142,8 @@ def order_sentence(rows: list[Row]) -> str:
     if work is None:
         return f"{text}."
     others = [(str(row[CANDIDATE]), work_of(row)) for row in known if row is not best]
-    lost = [name for name, w in others if w is not None and not order_survives(work, w)]
+    constants = constants_of(best)
+    lost = [n for n, w in others if w is not None and not order_survives(work, w, constants)]
     if not lost:
         return f"{text}; it is the least at all ends of these ranges."
     return f"{text}; within these ranges it can be above that of {', '.join(lost)}."

@@ -12,11 +12,11 @@ from infopt.experiments.findings.miniature import miniature_specs
 from infopt.experiments.stages import run_stage
 from infopt.experiments.tables import collect
 from infopt.experiments.yaml_files import read_yaml
-from infopt.models.fetch import cache_dir
 from infopt.plotting import results_table
 from infopt.plotting.data import is_missing
 from infopt.results import read_table
 from infopt.select.rows import rows_of
+from infopt.user_cache import cache_dir
 
 if TYPE_CHECKING:
     import pandas as pd

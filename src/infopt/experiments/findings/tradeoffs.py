@@ -17,13 +17,13 @@ from infopt.experiments.findings.miniature import DEFAULT_MODEL
 from infopt.experiments.findings.miniature_select import run_select_miniature
 from infopt.experiments.recommend import QUALITY_STAGES, finalists_table
 from infopt.experiments.select_spec import COMPOSED, UNOPTIMIZED  # noqa: F401 (a query reads it)
-from infopt.models.fetch import cache_dir
 from infopt.plotting import pareto, ratio_forest, written
 from infopt.plotting.data import floats
 from infopt.results import read_json, read_table
 from infopt.results.html import format_value
 from infopt.select import Recommendation, read_recommendation
 from infopt.select.rows import number, rows_of
+from infopt.user_cache import cache_dir
 
 if TYPE_CHECKING:
     import pandas as pd

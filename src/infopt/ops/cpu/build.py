@@ -25,8 +25,9 @@ from types import ModuleType
 
 import torch
 
-from infopt.errors import BackendError
+from infopt.errors import BackendError, ConfigError
 from infopt.ops.cpu.isa import InstructionSet, current_isa
+from infopt.user_cache import CACHE_VARIABLE, cache_dir
 
 COMMON_FLAGS = (
     "-O3",
@@ -61,7 +62,7 @@ def why_no_extension() -> str | None:
 def _why_not_load(isa: InstructionSet) -> str | None:
     try:
         load_extension(isa)
-    except BackendError as error:
+    except (BackendError, ConfigError) as error:  # no compiler, or no place for the result
         return error.message.rstrip(".")
     return None
 
@@ -71,29 +72,22 @@ def load_extension(isa: InstructionSet) -> ModuleType:
     """Return the kernels compiled for one instruction set.
 
     Raises:
-        BackendError: If there is no compiler, or compilation fails.
+        BackendError: If there is no compiler, compilation fails, or its result cannot be kept.
+        ConfigError: If the user has no folder for it.
     """
     _check_tools()
     name = f"infopt_cpu_{isa.name}"
-    folder = cache_folder() / "kernels" / f"{isa.name}-{_key(isa)}"
+    folder = cache_dir() / "kernels" / f"{isa.name}-{_key(isa)}"
     library = folder / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
     if not library.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with _lock(folder / "build.lock"):
-            if not library.exists():
-                _compile(name, isa, folder, library)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with _lock(folder / "build.lock"):
+                if not library.exists():
+                    _compile(name, isa, folder, library)
+        except OSError as error:
+            _refuse(f"the cache cannot be written ({error})", f"Set {CACHE_VARIABLE}.")
     return _import(name, library)
-
-
-def cache_folder() -> Path:
-    """Return the user's cache folder of infopt."""
-    if folder := os.environ.get("INFOPT_CACHE_DIR"):
-        return Path(folder)
-    try:
-        from platformdirs import user_cache_dir
-    except ImportError:  # the ops must work with torch alone
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "infopt"
-    return Path(user_cache_dir("infopt"))
 
 
 def source_folder() -> Path:
@@ -118,7 +112,7 @@ def _refuse(reason: str, remedy: str) -> None:
 
 
 def _compiler() -> list[str]:
-    return shlex.split(os.environ.get("CXX", "c++"))
+    return shlex.split(os.environ.get("CXX", "")) or ["c++"]
 
 
 def _extra_flags() -> list[str]:

@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 
 from infopt.errors import BackendError
-from infopt.ops.cpu.build import cache_folder, source_folder
+from infopt.ops.cpu.build import source_folder
+from infopt.user_cache import cache_dir
 
 FLAGS = ("-std=c++17", "-O3", "--compiler-options", "-fPIC", "-shared")
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -44,7 +45,7 @@ def load_library(arch: int) -> ctypes.CDLL:
     source = source_folder() / "cuda" / "rms_norm.cu"
     text = "\0".join((source.read_text("utf-8"), *FLAGS, str(arch), _nvcc_version()))
     key = hashlib.sha256(text.encode()).hexdigest()[:20]
-    library = cache_folder() / "kernels" / f"cuda-sm{arch}-{key}" / "librms_norm.so"
+    library = cache_dir() / "kernels" / f"cuda-sm{arch}-{key}" / "librms_norm.so"
     if not library.exists():
         _compile(source, library, arch)
     loaded = ctypes.CDLL(str(library))

@@ -11,6 +11,7 @@ from typing import Any
 from infopt.errors import ConfigError, check_known_keys
 from infopt.results.files import write_text_atomic
 from infopt.select.routing.policy import POLICIES, PairPolicy
+from infopt.yaml_input import read_yaml
 
 VERSION = 1
 """Of the form of the file."""
@@ -72,14 +73,7 @@ def read_policy(path: str | Path) -> PairPolicy:
     Raises:
         ConfigError: The file is absent or broken, or a field is wrong; file and field are named.
     """
-    import yaml
-
-    try:
-        data = yaml.safe_load(Path(path).read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(
-            f"The policy {path} cannot be read: {error}", field="route", value=str(path)
-        ) from None
+    data = read_yaml(path, field="route")
     try:
         return policy_from_dict(data)
     except ConfigError as error:

@@ -32,6 +32,14 @@ class RandomPolicy(PairPolicy):
     threshold: float = 0.5
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        """Check the values."""
+        super(RandomPolicy, self).__post_init__()
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ConfigError(
+                f"seed must be a whole number, got {self.seed!r}.", field="seed", value=self.seed
+            )
+
     @classmethod
     def of_share(cls, cheap: str, strong: str, share: float, seed: int = 0) -> Self:
         """Return the policy that sends ``share`` (0 to 1) of the prompts to the strong model."""

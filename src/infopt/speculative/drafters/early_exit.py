@@ -16,7 +16,6 @@ from infopt.corpus import text as corpus_text
 from infopt.engine.drafting import Draft, Drafter, DraftRequest, DraftTarget
 from infopt.engine.open_drafts import DraftVocabulary, draft_rounds, open_drafts
 from infopt.errors import ConfigError, DraftModelError
-from infopt.models.fetch import cache_dir
 from infopt.speculative.config import (
     ACCEPTANCE,
     DRAFTERS,
@@ -27,6 +26,7 @@ from infopt.speculative.config import (
 )
 from infopt.speculative.partial import PartialModel
 from infopt.speculative.skip_search import SkipChoice, SkipSearch, cached_choice, random_text
+from infopt.user_cache import cache_dir
 
 if TYPE_CHECKING:
     from infopt.config import EngineConfig
