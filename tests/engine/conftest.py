@@ -14,8 +14,9 @@ from infopt.cache.groups import KVGroup, KVLayout
 from infopt.cache.manager import CacheManager
 from infopt.config import EngineConfig
 from infopt.engine.drafting import DraftRequest
-from infopt.engine.scheduler import ScheduledSequence, Scheduler, StepPlan
+from infopt.engine.scheduler import Scheduler
 from infopt.engine.sequence import Sequence, SequenceStatus
+from infopt.engine.step_plan import ScheduledSequence, StepPlan
 from infopt.outputs import RequestMetrics
 from infopt.sampling_params import SamplingParams
 
@@ -126,8 +127,8 @@ class Simulation:
         assert not self.drafter or not self.drafter.known, "something is remembered for ever"
         pool = self.cache.pool
         assert pool.num_free + pool.num_cached == pool.num_pages
-        assert len(set(self.scheduler.host_pages.free)) == self.num_swap_pages
-        assert len(self.scheduler.host_pages.free) == self.num_swap_pages
+        assert len(set(self.scheduler.swap.full.free)) == self.num_swap_pages
+        assert len(self.scheduler.swap.full.free) == self.num_swap_pages
 
     def check_outputs(self) -> None:
         """Assert that each sequence holds what it would hold alone."""

@@ -111,14 +111,12 @@ def serve(
     with LLM(str(folder), **(config | options)) as llm:
         if graphs is not None:
             use_graphs(llm, graphs)
-        engine, take = llm.engine, llm.engine._take_logits
+        engine = llm.engine
 
-        def record(logits: torch.Tensor, wanted: list[Any]) -> Any:
-            for row, (sequence, position) in enumerate(wanted):
-                found[int(sequence.request_id), position] = logits[row].clone()
-            return take(logits, wanted)
+        def keep(sequence: Any, row: torch.Tensor) -> None:
+            found[int(sequence.request_id), len(sequence.token_ids)] = row.clone()
 
-        engine._take_logits = record  # type: ignore[method-assign]
+        engine.logit_observer = keep
         engine.step_log = []
         pending = list(enumerate(prompts))
         while pending or engine.has_unfinished:

@@ -208,7 +208,7 @@ def test_prompt_logprobs_survive_chunks_and_preemption(make_llm, preemption: str
 
 def force_preemption(engine: Engine) -> None:
     """Take the pages of all running sequences away between two steps."""
-    from infopt.engine.scheduler import StepPlan
+    from infopt.engine.step_plan import StepPlan
 
     plan = StepPlan()
     for sequence in list(engine.scheduler.running):
@@ -725,7 +725,8 @@ def test_a_failing_step_leaks_nothing_and_the_engine_goes_on(
     llm = make_llm(max_num_seqs=3)
     engine = llm.engine
     expected = tokens(run(llm, [ids(5, i) for i in range(6)]))
-    fail_once(monkeypatch, engine if place == "_append" else engine.runner, place, after)
+    target = engine.steps.chooser if place == "_append" else engine.runner
+    fail_once(monkeypatch, target, place, after)
     for i in range(6):
         engine.add_request(str(i), ids(5, i), GREEDY)
     with pytest.raises(BoomError):
@@ -747,7 +748,7 @@ def test_a_failing_step_loses_no_report(make_llm, monkeypatch) -> None:
     engine.add_request("finished", ids(5, 1), GREEDY.replace(max_tokens=1))
     engine.add_request("failed", ids(5, 2), GREEDY)
     engine.abort("aborted")
-    fail_once(monkeypatch, engine, "_append", 1)
+    fail_once(monkeypatch, engine.steps.chooser, "_append", 1)
     with pytest.raises(BoomError):
         engine.step()
     reasons = {i: o.outputs[0].finish_reason for i, o in drain(engine).items()}

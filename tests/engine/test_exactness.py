@@ -85,15 +85,11 @@ def drain(llm: LLM, tokens: dict[int, list[int]]) -> None:
 
 def record_logits(llm: LLM, into: dict[tuple[int, int], torch.Tensor]) -> None:
     """Keep the raw logits that each token was chosen from."""
-    engine = llm.engine
-    original = engine._take_logits
 
-    def record(logits: torch.Tensor, wanted: list[Any]) -> Any:
-        for row, (sequence, position) in enumerate(wanted):
-            into[int(sequence.request_id), position] = logits[row].clone()
-        return original(logits, wanted)
+    def keep(sequence: Any, row: torch.Tensor) -> None:
+        into[int(sequence.request_id), len(sequence.token_ids)] = row.clone()
 
-    engine._take_logits = record  # type: ignore[method-assign]
+    llm.engine.logit_observer = keep
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import torch
 
 from infopt import LLM, SamplingParams
 from infopt.engine.expert_counts import ExpertCounts
-from infopt.engine.scheduler import ScheduledSequence, StepPlan
+from infopt.engine.step_plan import ScheduledSequence, StepPlan
 from infopt.errors import ConfigError
 from infopt.models.config import ModelConfig
 from infopt.moe.statistics import expert_statistics
@@ -178,7 +178,7 @@ def test_guesses_are_loads_but_no_neighbours(tiny_model_dir: Callable[..., Path]
 def run_padded(llm: LLM, counts: ExpertCounts, num_padding: int, token_ids: list[int]) -> Any:
     """Compute one prompt behind rows of padding; return the hidden states of its tokens."""
     engine = llm.engine
-    sequence = engine._fork("padded", token_ids, SamplingParams(seed=0), 0, 0.0)[0]
+    sequence = engine.inputs.fork("padded", token_ids, SamplingParams(seed=0), 0, 0.0)[0]
     assert engine.cache.allocate(sequence.cache, len(token_ids))
     plan = StepPlan([ScheduledSequence(sequence, 0, len(token_ids))])
     plan.num_padding_tokens = num_padding

@@ -89,14 +89,11 @@ class Run:
 
     def _record(self, llm: LLM) -> None:
         """Keep what each token was chosen from: rows of wrong guesses are nobody's."""
-        original = llm.engine._sample
 
-        def sample(logits: torch.Tensor, sequences: list[Any]) -> None:
-            for row, sequence in zip(logits, sequences, strict=True):
-                self.logits[sequence.request_id, len(sequence.token_ids)] = row.clone()
-            original(logits, sequences)
+        def keep(sequence: Any, row: torch.Tensor) -> None:
+            self.logits[sequence.request_id, len(sequence.token_ids)] = row.clone()
 
-        llm.engine._sample = sample  # type: ignore[method-assign]
+        llm.engine.logit_observer = keep
 
 
 @pytest.fixture(scope="module")

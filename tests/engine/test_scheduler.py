@@ -1,4 +1,4 @@
-"""What each step computes: order, limits, static batches, preemption, completions of one prompt."""
+"""What each step computes: order, limits, preemption, completions of one prompt."""
 
 import pytest
 
@@ -55,41 +55,6 @@ def test_nobody_overtakes_a_request_that_does_not_fit_yet(simulation) -> None:
     sim.step()
     assert [big.status, small.status] == [SequenceStatus.WAITING] * 2
     sim.run()
-    sim.check_outputs()
-
-
-def test_static_admits_when_the_whole_batch_has_finished(simulation) -> None:
-    sim = simulation(scheduling="static", max_num_seqs=3)
-    for i, length in enumerate([2, 6, 4, 1, 1]):
-        sim.add(prompt(3, i + 1), max_tokens=length)
-    sim.run()
-    sizes = [len(plan.scheduled) for plan in sim.plans]
-    assert sizes == [3, 3, 2, 2, 1, 1, 2]  # finished rows leave the flat batch
-    assert all(plan.num_padding_tokens == 0 for plan in sim.plans)
-
-
-def test_a_static_batch_is_closed_to_later_arrivals(simulation) -> None:
-    sim = simulation(scheduling="static", max_num_seqs=4)
-    sim.add(prompt(3), max_tokens=5)
-    sim.step()
-    late = sim.add(prompt(3, 2), max_tokens=1)[0]
-    for _ in range(4):
-        assert late.status is SequenceStatus.WAITING
-        sim.step()
-    assert not sim.sequences[0].cache.num_pages
-    sim.run()
-
-
-def test_padded_batches_count_what_a_classic_batch_computes(simulation) -> None:
-    """Prompts as long as the longest; finished rows go on until the last one ends."""
-    sim = simulation(scheduling="static_padded", max_num_seqs=3, max_num_batched_tokens=64)
-    prompts, outputs = [3, 5, 8], [2, 6, 4]
-    for i in range(3):
-        sim.add(prompt(prompts[i], i + 1), max_tokens=outputs[i])
-    sim.run()
-    computed = sum(plan.num_tokens + plan.num_padding_tokens for plan in sim.plans)
-    assert computed == 3 * max(prompts) + 3 * (max(outputs) - 1)
-    assert [plan.num_padding_tokens for plan in sim.plans] == [8, 0, 1, 1, 2, 2]
     sim.check_outputs()
 
 
@@ -154,29 +119,6 @@ def test_preempted_sequences_queue_in_order_of_arrival(simulation) -> None:
     sim.run()  # checks the queue after each step
     sim.check_outputs()
     assert max(len(plan.preempted) for plan in sim.plans) >= 1
-
-
-@pytest.mark.parametrize("windows", [(None,), (None, 6)])
-def test_swapped_pages_balance(simulation, windows) -> None:
-    sim = simulation(*windows, num_pages=20, num_swap_pages=64, preemption="swap", max_num_seqs=4)
-    for first in (1, 2, 3):
-        sim.add(prompt(8, first), max_tokens=24)
-    sim.run()
-    sim.check_outputs()
-    out = sum(len(plan.swap_out) for plan in sim.plans)
-    assert out == sum(len(plan.swap_in) for plan in sim.plans) > 0
-    assert sim.scheduler.num_swap_fallbacks == 0
-    computed = sum(plan.num_tokens for plan in sim.plans)
-    assert computed == sum(len(s.token_ids) - 1 for s in sim.sequences)  # nothing twice
-
-
-def test_full_host_memory_falls_back_to_recompute_and_is_counted(simulation) -> None:
-    sim = simulation(num_pages=12, num_swap_pages=1, preemption="swap", max_num_seqs=4)
-    for first in (1, 2, 3):
-        sim.add(prompt(8, first), max_tokens=20)
-    sim.run()
-    sim.check_outputs()
-    assert sim.scheduler.num_swap_fallbacks > 0
 
 
 def test_preempted_sequences_find_their_own_pages(simulation) -> None:

@@ -96,14 +96,11 @@ def run(llm: LLM, prompts: Any, params: Any = GREEDY) -> list[RequestOutput]:
 def record(llm: LLM) -> dict[tuple[str, int], torch.Tensor]:
     """Keep the raw logits that each token was chosen from."""
     kept: dict[tuple[str, int], torch.Tensor] = {}
-    original = llm.engine._sample
 
-    def sample(logits: torch.Tensor, sequences: list[Any]) -> None:
-        for row, sequence in zip(logits, sequences, strict=True):
-            kept[sequence.request_id, len(sequence.token_ids)] = row.clone()
-        original(logits, sequences)
+    def keep(sequence: Any, row: torch.Tensor) -> None:
+        kept[sequence.request_id, len(sequence.token_ids)] = row.clone()
 
-    llm.engine._sample = sample  # type: ignore[method-assign]
+    llm.engine.logit_observer = keep
     return kept
 
 
@@ -521,7 +518,7 @@ def test_a_failing_step_leaks_nothing(
     engine = llm.engine
     target, name, after = {
         "propose": (oracle, "propose", 1),
-        "second token": (engine, "_append", 3 + 3 + 1),
+        "second token": (engine.steps.chooser, "_append", 3 + 3 + 1),
         "commit": (engine.scheduler, "commit", 2),
     }[place]
     real, calls = getattr(target, name), iter(range(10**6))

@@ -150,7 +150,7 @@ class TestPool:
 
 def take_pages_away(engine: Any) -> None:
     """Preempt whatever runs, between two steps."""
-    from infopt.engine.scheduler import StepPlan
+    from infopt.engine.step_plan import StepPlan
 
     plan = StepPlan()
     for sequence in list(engine.scheduler.running):

@@ -15,8 +15,8 @@ import torch
 from infopt.cache.compaction import KeptRows
 from infopt.cache.memory_model import rows_kept
 from infopt.engine.engine import Engine
-from infopt.engine.scheduler import ScheduledSequence, StepPlan
 from infopt.engine.sequence import Sequence as EngineSequence
+from infopt.engine.step_plan import ScheduledSequence, StepPlan
 from infopt.errors import MeasurementError
 from infopt.outputs import RequestMetrics
 from infopt.sampling_params import SamplingParams

@@ -21,8 +21,8 @@ from infopt.bench.roofline_ops import LAYER_OPS, StepSize
 from infopt.engine.engine import Engine
 from infopt.engine.runner import ModelRunner
 from infopt.engine.sampler import SamplingRow, sample
-from infopt.engine.scheduler import ScheduledSequence, StepPlan
 from infopt.engine.sequence import Sequence
+from infopt.engine.step_plan import ScheduledSequence, StepPlan
 from infopt.errors import MeasurementError
 from infopt.models.config import ModelConfig
 from infopt.ops import OpSet

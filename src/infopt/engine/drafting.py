@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from infopt.config import EngineConfig
     from infopt.engine.draft_control import DraftControl
     from infopt.engine.runner import ModelRunner
-    from infopt.engine.scheduler import ScheduledSequence, StepPlan
+    from infopt.engine.step_plan import ScheduledSequence, StepPlan
     from infopt.models.decoder import Decoder
     from infopt.models.tokenizer import Tokenizer
 

@@ -19,9 +19,9 @@ from infopt.cache.eviction.attention import AttentionSums
 from infopt.cache.eviction.select import protect
 from infopt.cache.manager import CacheManager, SequenceCache
 from infopt.cache.pages import PageStore
-from infopt.engine.scheduler import ScheduledSequence, StepPlan
 from infopt.engine.sequence import Sequence
 from infopt.engine.stats import EngineStats
+from infopt.engine.step_plan import ScheduledSequence, StepPlan
 from infopt.models.decoder import Decoder
 from infopt.models.rope import rope_table, turn_table
 from infopt.ops import ForwardContext

@@ -1,10 +1,4 @@
-"""Room that sequences with eviction need: pages to copy to, and host memory to be swapped to.
-
-Rows cannot be computed again as they were once others that they were computed over are gone. So a
-sequence that loses its pages after an eviction must be swapped, and host memory for what it may
-then hold is set aside when it is admitted. Before its first eviction it can be computed again like
-any other.
-"""
+"""Room that sequences with eviction need: pages to copy to, and host memory to be swapped to."""
 
 from __future__ import annotations
 
@@ -13,48 +7,6 @@ from infopt.cache.hashing import PageKey
 from infopt.cache.manager import CacheManager
 from infopt.cache.quantized_pages import PageNeed
 from infopt.engine.sequence import Sequence
-from infopt.engine.swapping import used_pages
-
-
-class SwapRoom:
-    """Host pages set aside for sequences that rows are evicted from."""
-
-    def __init__(self) -> None:
-        """Start with nothing set aside."""
-        self._pages: dict[Sequence, PageNeed] = {}
-
-    def enter(self, sequence: Sequence, free: PageNeed, cache: CacheManager) -> bool:
-        """Set room aside for a sequence that is to be admitted; False if it must wait.
-
-        Args:
-            sequence: Any sequence; those that keep all rows need none.
-            free: Free host pages.
-            cache: Pages on the device.
-        """
-        if sequence.eviction is None or sequence in self._pages:
-            return True
-        num_tokens = sequence.num_prompt_tokens + sequence.max_tokens
-        needed, left = (
-            host_pages_for(sequence.eviction, cache, num_tokens),
-            self.left_for(sequence, free),
-        )
-        if needed.full > left.full or needed.quantized > left.quantized:
-            return False
-        self._pages[sequence] = needed
-        return True
-
-    def left_for(self, sequence: Sequence, free: PageNeed) -> PageNeed:
-        """Return the free host pages that a sequence may take."""
-        full, quantized = free.full, free.quantized
-        for other, pages in self._pages.items():
-            if other is not sequence:
-                full -= max(pages.full - len(used_pages(other.host_pages)), 0)
-                quantized -= max(pages.quantized - len(used_pages(other.host_quantized)), 0)
-        return PageNeed(full, quantized)
-
-    def leave(self, sequence: Sequence) -> None:
-        """Give back what was set aside for a sequence that has ended."""
-        self._pages.pop(sequence, None)
 
 
 def host_pages_for(state: EvictionState, cache: CacheManager, num_tokens: int) -> PageNeed:

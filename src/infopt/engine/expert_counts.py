@@ -15,7 +15,7 @@ from infopt.models.config import MoeConfig
 from infopt.ops import ForwardContext
 
 if TYPE_CHECKING:
-    from infopt.engine.scheduler import ScheduledSequence, StepPlan
+    from infopt.engine.step_plan import ScheduledSequence, StepPlan
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ from infopt.cache.slot_store import StateManager, StateStore
 from infopt.config import EngineConfig
 from infopt.engine.admission import RequestChecker
 from infopt.engine.drafting import Drafter
-from infopt.engine.engine import EngineParts
 from infopt.engine.limits import limited_length
+from infopt.engine.parts import EngineParts
 from infopt.engine.pool_plan import PoolPlan, PoolPlanner
 from infopt.engine.runner import ModelRunner
 from infopt.errors import ConfigError

@@ -20,8 +20,9 @@ from infopt.engine.clock import Clock, MonotonicClock
 from infopt.engine.decode_graphs import CudaGraphs, DecodeGraphs, GraphLimits
 from infopt.engine.draft_control import DraftControl
 from infopt.engine.drafting import Drafter, DraftTarget, ModelDrafter, model_drafter
-from infopt.engine.engine import Engine, EngineParts
+from infopt.engine.engine import Engine
 from infopt.engine.eviction_request import default_eviction
+from infopt.engine.parts import EngineParts
 from infopt.engine.pool_plan import (
     DraftMemory,
     PoolPlan,

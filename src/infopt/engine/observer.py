@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from infopt.engine.scheduler import ScheduledSequence, StepPlan
 from infopt.engine.stats import StepStats, attention_pairs
+from infopt.engine.step_plan import ScheduledSequence, StepPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infopt.engine.detokenizer import Detokenizer
 from infopt.engine.sequence import Sequence
 from infopt.outputs import CompletionOutput, RequestOutput
 
@@ -15,22 +14,20 @@ class Request:
 
     Attributes:
         sequences: One per completion.
-        detokenizers: One per completion; None works on ids alone.
         output: Updated in place after each step.
     """
 
     sequences: list[Sequence]
-    detokenizers: list[Detokenizer | None]
     output: RequestOutput
 
     @classmethod
-    def create(
-        cls,
-        prompt: str | None,
-        sequences: list[Sequence],
-        detokenizers: list[Detokenizer | None],
-    ) -> Request:
-        """Make the request and its empty output."""
+    def create(cls, prompt: str | None, sequences: list[Sequence]) -> Request:
+        """Make the request and its empty output.
+
+        Args:
+            prompt: The text, where it was given as text.
+            sequences: One per completion.
+        """
         first = sequences[0]
         completions = [
             CompletionOutput(index=s.index, metrics=s.metrics, logprobs=s.logprobs)
@@ -42,12 +39,12 @@ class Request:
             prompt_token_ids=first.token_ids[: first.num_prompt_tokens],
             outputs=completions,
         )
-        return cls(sequences, detokenizers, output)
+        return cls(sequences, output)
 
     def update(self, sequence: Sequence) -> None:
         """Bring the output of one completion up to date."""
         completion = self.output.outputs[sequence.index]
-        detokenizer = self.detokenizers[sequence.index]
+        detokenizer = sequence.detokenizer
         if sequence.is_finished and detokenizer is not None:
             detokenizer.finish()
         completion.token_ids = sequence.output_token_ids

@@ -14,7 +14,7 @@ from infopt.cache.groups import KVLayout
 from infopt.cache.pages import PageStore
 from infopt.cache.quantized_pages import row_group_jobs
 from infopt.engine.decode_graphs import DecodeGraphs
-from infopt.engine.scheduler import ScheduledSequence, StepPlan
+from infopt.engine.step_plan import ScheduledSequence, StepPlan
 from infopt.models.decoder import Decoder
 from infopt.ops import ForwardContext, GroupContext, OpSet
 from infopt.ops.context import QuantizedTables

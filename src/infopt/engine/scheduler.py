@@ -17,89 +17,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import takewhile
 
 from infopt.cache.manager import CacheManager
-from infopt.cache.page_needs import Growth, need_to_grow, need_to_restore, need_to_start
+from infopt.cache.page_needs import Growth, need_to_grow, need_to_start
 from infopt.cache.quantized_pages import PageNeed
 from infopt.config import EngineConfig
 from infopt.engine.clock import MonotonicClock
 from infopt.engine.draft_control import DraftControl
 from infopt.engine.drafting import Drafter, add_drafts, propose_drafts
-from infopt.engine.eviction_room import SwapRoom, find_prefix, rows_after_eviction
+from infopt.engine.eviction_room import find_prefix, rows_after_eviction
 from infopt.engine.sequence import Sequence, SequenceStatus
-from infopt.engine.swapping import HostPages
-
-if TYPE_CHECKING:
-    import torch
+from infopt.engine.static_batch import StaticBatch
+from infopt.engine.step_plan import ScheduledSequence, StepPlan
+from infopt.engine.swapping import SwapSpace
 
 RESUME_TOKENS = 256
 """Growth that must be possible for all running sequences before a preempted one returns."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledSequence:
-    """Tokens ``start .. start + num_tokens`` of a sequence are computed in this step.
-
-    Attributes:
-        sequence: Whose.
-        start: Position of the first.
-        num_tokens: How many, drafted ones included.
-        draft: Guesses for the tokens after the newest one, computed behind it.
-        laws: What they were drawn from (`infopt.engine.drafting.Draft`), if they were.
-    """
-
-    sequence: Sequence
-    start: int
-    num_tokens: int
-    draft: tuple[int, ...] = ()
-    laws: torch.Tensor | None = None
-
-    @property
-    def num_known_tokens(self) -> int:
-        """Tokens to compute that belong to the sequence for certain."""
-        return self.num_tokens - len(self.draft)
-
-    @property
-    def is_last_chunk(self) -> bool:
-        """Whether the step reaches the newest token, whose logits give the next one."""
-        return self.start + self.num_known_tokens == len(self.sequence.token_ids)
-
-    @property
-    def is_decode(self) -> bool:
-        """Whether it computes exactly the newest output token (and guesses after it)."""
-        return self.num_known_tokens == 1 and self.start >= self.sequence.num_prompt_tokens
-
-
-@dataclass(slots=True)
-class StepPlan:
-    """What one step does, in the order: swap out, swap in, compute.
-
-    Attributes:
-        scheduled: Sequences to compute; single-token ones first.
-        preempted: Sequences that lost their pages.
-        swap_out: ``(page, host page)`` copies.
-        swap_in: ``(host page, page)`` copies.
-        swap_out_quantized: Copies of quantized pages.
-        swap_in_quantized: Copies of quantized pages.
-        num_padding_tokens: Tokens computed for nothing (``static_padded``).
-        num_evicted: Rows that scheduled sequences have lost, mean over the KV groups.
-    """
-
-    scheduled: list[ScheduledSequence] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-    swap_out: list[tuple[int, int]] = field(default_factory=list)
-    swap_in: list[tuple[int, int]] = field(default_factory=list)
-    swap_out_quantized: list[tuple[int, int]] = field(default_factory=list)
-    swap_in_quantized: list[tuple[int, int]] = field(default_factory=list)
-    num_padding_tokens: int = 0
-    num_evicted: dict[Sequence, int] = field(default_factory=dict)
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of sequences (padding apart)."""
-        return sum(item.num_tokens for item in self.scheduled)
 
 
 class Scheduler:
@@ -128,10 +62,8 @@ class Scheduler:
         self.control = control or DraftControl(MonotonicClock())
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self.host_pages = HostPages(num_swap_pages)
-        self.host_quantized = HostPages(num_swap_quantized)
-        self._swap_room = SwapRoom()
-        self._batch: list[Sequence] = []
+        self.swap = SwapSpace(cache, PageNeed(num_swap_pages, num_swap_quantized))
+        self._batch = None if config.scheduling == "continuous" else StaticBatch(config)
         self.num_swap_fallbacks = 0
         """Preemptions that recomputed because host memory for swapping was full."""
 
@@ -158,7 +90,8 @@ class Scheduler:
             left = self.config.max_num_batched_tokens - plan.num_tokens
             add_drafts(plan, drafts, self.cache, left)
         plan.scheduled.sort(key=lambda item: (item.num_tokens > 1, item.sequence.seq_id))
-        plan.num_padding_tokens = self._num_padding_tokens(plan)
+        if self._batch is not None:
+            plan.num_padding_tokens = self._batch.num_padding_tokens(plan)
         plan.num_evicted = _count_evicted(plan)
         return plan
 
@@ -188,8 +121,7 @@ class Scheduler:
             self.waiting.remove(sequence)
         sequence.status = SequenceStatus.FINISHED
         self.cache.free(sequence.cache)
-        self._release_host_pages(sequence)
-        self._swap_room.leave(sequence)
+        self.swap.leave(sequence)
         sequence.eviction = None
         if self.drafter is not None:
             self.drafter.forget(sequence.seq_id)
@@ -203,7 +135,7 @@ class Scheduler:
         """
         lost = [sequence for sequence in plan.preempted if sequence.cache.is_evicted]
         for sequence in plan.preempted:
-            self._release_host_pages(sequence)
+            self.swap.release(sequence)
             self.cache.free(sequence.cache)
             if sequence.eviction is not None:
                 sequence.eviction.reset()
@@ -217,8 +149,7 @@ class Scheduler:
         assert all(s.cache.num_pages == 0 for s in self.waiting)
         assert all(s.cache.num_quantized_pages == 0 for s in self.waiting)
         assert all(s.host_pages is not None or not s.cache.num_tokens for s in self.waiting)
-        self.host_pages.check_integrity([s.host_pages for s in self.waiting])
-        self.host_quantized.check_integrity([s.host_quantized for s in self.waiting])
+        self.swap.check_integrity(self.waiting)
         if not self.has_unfinished:
             assert self.cache.num_used_pages == PageNeed(), "pages are used but nothing is running"
 
@@ -246,7 +177,7 @@ class Scheduler:
         return budget
 
     def _preempt(self, victim: Sequence, plan: StepPlan) -> None:
-        if self.config.preemption == "swap" and not self._swap_out(victim, plan):
+        if self.config.preemption == "swap" and not self.swap.swap_out(victim, plan):
             self.num_swap_fallbacks += 1
         computed, evicted = victim.cache.num_tokens, victim.cache.num_evicted
         self.cache.free(victim.cache)
@@ -264,18 +195,14 @@ class Scheduler:
 
     def _return_to_queue(self, victim: Sequence) -> None:
         """Insert among the other preempted ones at the front, in order of arrival."""
-        position = 0
-        for sequence in self.waiting:
-            if not sequence.was_preempted or sequence.seq_id > victim.seq_id:
-                break
-            position += 1
-        self.waiting.insert(position, victim)
+        ahead = takewhile(lambda s: s.was_preempted and s.seq_id < victim.seq_id, self.waiting)
+        self.waiting.insert(sum(1 for _ in ahead), victim)
 
     # ---------------------------------------------------------------- admission
 
     def _admit(self, plan: StepPlan, budget: int) -> None:
-        if self.config.scheduling != "continuous":
-            self._form_batch()
+        if self._batch is not None:
+            self._batch.form(self.waiting)
         while self.waiting and len(self.running) < self.config.max_num_seqs and budget > 0:
             sequence = self.waiting[0]
             if not self._may_start(sequence):
@@ -288,13 +215,8 @@ class Scheduler:
             self.running.append(sequence)
             budget -= num_tokens
 
-    def _form_batch(self) -> None:
-        """Static scheduling: the next batch forms only when the last one has finished."""
-        if self._num_finished_rows == len(self._batch):
-            self._batch = list(self.waiting)[: self.config.max_num_seqs]
-
     def _may_start(self, sequence: Sequence) -> bool:
-        if self.config.scheduling != "continuous" and sequence not in self._batch:
+        if self._batch is not None and sequence not in self._batch:
             return False
         leader = sequence.waits_for
         return leader is None or leader.is_finished or leader.num_output_tokens > 0
@@ -302,27 +224,46 @@ class Scheduler:
     def _start(self, sequence: Sequence, plan: StepPlan, budget: int) -> int | None:
         """Give a waiting sequence its first pages; return its tokens or None if it must wait."""
         if sequence.host_pages is not None:
-            return self._swap_in(sequence, plan, budget)
-        if not self._swap_room.enter(sequence, self._free_hosts, self.cache):
+            return self._return(sequence, plan, budget)
+        if not self.swap.enter(sequence):
             return None
         keys = find_prefix(self.cache, sequence)
         reserved = rows_after_eviction(sequence)
         num_found = len(keys) * self.cache.layout.block_size
         num_tokens = min(len(sequence.token_ids) - num_found, budget)
-        needed = need_to_start(self.cache, sequence.cache, keys, num_found + num_tokens)
-        needed += PageNeed(sum(self.cache.num_to_reserve(len(keys), reserved)))
         num_stored = num_found + num_tokens
+        needed = need_to_start(self.cache, sequence.cache, keys, num_stored)
+        needed += PageNeed(sum(self.cache.num_to_reserve(len(keys), reserved)))
         if not self.cache.fits(needed + self._headroom(sequence, num_stored)):
             return None
         if keys:
             self.cache.adopt_prefix(sequence.cache, keys)
-        self.cache.reserve(sequence.cache, reserved)
-        allocated = self.cache.allocate(sequence.cache, num_found + num_tokens)
-        assert allocated, "admission counted too few pages"
         if not sequence.was_admitted:
             sequence.was_admitted = True
             sequence.num_cached_tokens = num_found
-        plan.scheduled.append(ScheduledSequence(sequence, num_found, num_tokens))
+        return self._begin(sequence, plan, num_tokens, reserved)
+
+    def _return(self, sequence: Sequence, plan: StepPlan, budget: int) -> int | None:
+        """Bring a swapped-out sequence back; see :meth:`_start`."""
+        computed = sequence.cache.num_tokens
+        num_tokens = min(len(sequence.token_ids) - computed, budget)
+        reserved = rows_after_eviction(sequence)
+        needed = self.swap.need_to_return(sequence, computed + num_tokens)
+        needed += PageNeed(sum(self.cache.num_to_reserve(0, reserved)))
+        if not self.cache.fits(needed + self._headroom(sequence, computed + num_tokens)):
+            return None
+        self.swap.swap_in(sequence, plan)
+        return self._begin(sequence, plan, num_tokens, reserved)
+
+    def _begin(
+        self, sequence: Sequence, plan: StepPlan, num_tokens: int, reserved: list[int]
+    ) -> int:
+        """Schedule the first tokens of a sequence whose pages were counted; return how many."""
+        start = sequence.cache.num_tokens
+        self.cache.reserve(sequence.cache, reserved)
+        allocated = self.cache.allocate(sequence.cache, start + num_tokens)
+        assert allocated, "admission counted too few pages"
+        plan.scheduled.append(ScheduledSequence(sequence, start, num_tokens))
         return num_tokens
 
     def _headroom(self, sequence: Sequence, num_stored: int) -> PageNeed:
@@ -348,73 +289,6 @@ class Scheduler:
                 for other, stored in (*held, (sequence, num_stored))
             ),
         )
-
-    # ---------------------------------------------------------------- swapping
-
-    def _swap_out(self, victim: Sequence, plan: StepPlan) -> bool:
-        """Plan the copies of a victim's pages to the host; False if there is no room."""
-        cache, room = victim.cache, self._swap_room.left_for(victim, self._free_hosts)
-        if cache.num_pages > room.full or not cache.num_tokens:
-            return False
-        if cache.num_quantized_pages > room.quantized:
-            return False
-        written, moves = cache.written_tables, plan.swap_out_quantized
-        victim.host_pages = self.host_pages.take(cache.tables, plan.swap_out)
-        victim.host_quantized = self.host_quantized.take(written, moves)
-        return True
-
-    def _swap_in(self, sequence: Sequence, plan: StepPlan, budget: int) -> int | None:
-        assert sequence.host_pages is not None and sequence.host_quantized is not None
-        cache, computed = sequence.cache, sequence.cache.num_tokens
-        num_tokens = min(len(sequence.token_ids) - computed, budget)
-        hosts, stored = (sequence.host_pages, sequence.host_quantized), computed + num_tokens
-        rows = [stored - evicted for evicted in cache.num_evicted]
-        reserved = rows_after_eviction(sequence)
-        needed = need_to_restore(self.cache, *hosts, rows)
-        needed += PageNeed(sum(self.cache.num_to_reserve(0, reserved)))
-        if not self.cache.fits(needed + self._headroom(sequence, stored)):
-            return None
-        plan.swap_in.extend(self.cache.restore(cache, hosts[0], computed))
-        plan.swap_in_quantized.extend(self.cache.restore_quantized(cache, hosts[1]))
-        self.cache.reserve(cache, reserved)
-        self._release_host_pages(sequence)
-        allocated = self.cache.allocate(cache, computed + num_tokens)
-        assert allocated, "admission counted too few pages"
-        plan.scheduled.append(ScheduledSequence(sequence, computed, num_tokens))
-        return num_tokens
-
-    @property
-    def _free_hosts(self) -> PageNeed:
-        return PageNeed(len(self.host_pages.free), len(self.host_quantized.free))
-
-    def _release_host_pages(self, sequence: Sequence) -> None:
-        self.host_pages.give_back(sequence.host_pages)
-        self.host_quantized.give_back(sequence.host_quantized)
-        sequence.host_pages = sequence.host_quantized = None
-
-    # ---------------------------------------------------------------- classic padding
-
-    def _num_padding_tokens(self, plan: StepPlan) -> int:
-        """Count what a classic fixed batch computes beside its useful tokens.
-
-        Prompts are as long as the longest of the batch, and rows that have finished go on until the
-        last one does.
-        """
-        if self.config.scheduling != "static_padded" or not plan.scheduled:
-            return 0
-        longest = max(s.num_prompt_tokens for s in self._batch)
-        padding = sum(
-            longest - item.sequence.num_prompt_tokens
-            for item in plan.scheduled
-            if item.start + item.num_tokens == item.sequence.num_prompt_tokens
-        )
-        if any(item.is_decode for item in plan.scheduled):
-            padding += self._num_finished_rows
-        return padding
-
-    @property
-    def _num_finished_rows(self) -> int:
-        return sum(s.is_finished for s in self._batch)
 
 
 def _count_evicted(plan: StepPlan) -> dict[Sequence, int]:

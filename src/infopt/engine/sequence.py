@@ -8,6 +8,7 @@ from enum import Enum
 from infopt.cache.eviction import EvictionState
 from infopt.cache.manager import SequenceCache
 from infopt.engine.constraint import TokenConstraint
+from infopt.engine.detokenizer import Detokenizer
 from infopt.outputs import FinishReason, PositionLogprobs, RequestMetrics
 from infopt.sampling_params import SamplingParams
 
@@ -44,6 +45,7 @@ class Sequence:
         prompt_logprobs: One entry per prompt token, if asked for.
         constraint: Decides which tokens may come next (a grammar, say).
         eviction: Which rows of keys and values are let go, and when; None keeps all.
+        detokenizer: Makes text of its tokens and knows its stop strings; None works on ids alone.
     """
 
     seq_id: int
@@ -68,6 +70,7 @@ class Sequence:
     prompt_logprobs: list[PositionLogprobs | None] | None = None
     constraint: TokenConstraint | None = None
     eviction: EvictionState | None = None
+    detokenizer: Detokenizer | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 

@@ -9,7 +9,8 @@ from infopt.engine.clock import Clock
 
 if TYPE_CHECKING:
     from infopt.engine.draft_control import StepOutcome
-    from infopt.engine.scheduler import Scheduler, StepPlan
+    from infopt.engine.scheduler import Scheduler
+    from infopt.engine.step_plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,10 @@ class StepTimer:
         self._clock = clock
         self.start_s = self._last = clock.now()
         self.schedule_s = self.forward_s = self.sample_s = 0.0
+
+    def now(self) -> float:
+        """Return the time, which no part ends with."""
+        return self._clock.now()
 
     def scheduled(self) -> None:
         """Mark the end of a scheduling part."""

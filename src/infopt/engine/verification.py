@@ -21,8 +21,8 @@ import torch
 
 from infopt.engine.draft_control import DraftedPass, StepOutcome
 from infopt.engine.rejection import Guess
-from infopt.engine.scheduler import StepPlan
 from infopt.engine.sequence import Sequence
+from infopt.engine.step_plan import StepPlan
 from infopt.outputs import FinishReason
 
 

@@ -14,8 +14,8 @@ import torch
 
 from infopt.cache.manager import SequenceCache
 from infopt.engine.runner import ModelRunner
-from infopt.engine.scheduler import ScheduledSequence, StepPlan
 from infopt.engine.sequence import Sequence as EngineSequence
+from infopt.engine.step_plan import ScheduledSequence, StepPlan
 from infopt.outputs import RequestMetrics
 from infopt.sampling_params import SamplingParams
 

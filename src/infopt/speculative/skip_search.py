@@ -22,7 +22,7 @@ import torch
 
 from infopt.cache.manager import SequenceCache
 from infopt.engine.runner import ModelRunner
-from infopt.engine.scheduler import ScheduledSequence, StepPlan
+from infopt.engine.step_plan import ScheduledSequence, StepPlan
 from infopt.speculative.partial import PartialModel, Tables, text_sequence
 from infopt.speculative.theory import speedup
 

@@ -15,7 +15,7 @@ from infopt.engine.drafting import Draft, Drafter, DraftRequest, DraftTarget
 from infopt.engine.loader import use_graphs
 from infopt.engine.open_drafts import DraftVocabulary, draft_rounds, open_drafts
 from infopt.engine.runner import ModelRunner
-from infopt.engine.scheduler import ScheduledSequence, StepPlan
+from infopt.engine.step_plan import ScheduledSequence, StepPlan
 from infopt.engine.weights import LoadedModel, load_model
 from infopt.ops import resolve_ops
 from infopt.speculative.config import (
