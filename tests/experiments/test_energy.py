@@ -60,7 +60,7 @@ def test_modelled_energy_of_a_slice_is_derived_everywhere(tmp_path, make_spec) -
 def test_measured_energy_is_compared_in_pairs(tmp_path, make_spec, monkeypatch) -> None:
     meter = CounterMeter("rapl", [TickingCounter()], {"dram-0": "absent"})
     monkeypatch.setattr(
-        "infopt.experiments.slices.meter_of",
+        "infopt.experiments.slice_run.meter_of",
         lambda options, device: MeterChoice(meter, {"nvml": "no GPU"}),
     )
     run_slice(make_spec(energy={"idle_s": 0.2}), tmp_path)

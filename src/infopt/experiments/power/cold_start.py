@@ -34,7 +34,7 @@ from infopt.experiments.manifest import measuring_job
 from infopt.experiments.power.instance import Instance, make_order, usable_core_ids
 from infopt.experiments.power.skipping import runs_on_gpu
 from infopt.experiments.sections import traffic_sections
-from infopt.experiments.slices import SliceRun
+from infopt.experiments.slice_run import SliceRun
 from infopt.experiments.spec import SliceSpec
 from infopt.results import finished_record, record_run
 

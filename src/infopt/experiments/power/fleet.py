@@ -15,7 +15,7 @@ from infopt.energy.together import modelled_together
 from infopt.experiments.arms import figures
 from infopt.experiments.power.instance import Instance, make_order, usable_core_ids
 from infopt.experiments.sections import Sections, traffic_sections
-from infopt.experiments.slices import Contestant, SliceRun
+from infopt.experiments.slice_run import Contestant, SliceRun
 
 INSTANCES, THREADS, SHARE = "num_instances", "threads_per_instance", "machine_share"
 
