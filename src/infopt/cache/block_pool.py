@@ -85,6 +85,11 @@ class BlockPool:
         else:
             self._free.append(page)
 
+    def release_last(self, pages: list[int], keep: int = 0) -> None:
+        """Release pages from the end of a list until so many are left in it."""
+        while len(pages) > keep:
+            self.release(pages.pop())
+
     def register(self, page: int, key: Hashable) -> None:
         """Make a used, full page findable; the first page with a key keeps it."""
         if key not in self._page_of and page not in self._key_of:

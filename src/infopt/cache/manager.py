@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from infopt.cache.block_pool import NULL_PAGE, BlockPool
-from infopt.cache.compaction import KeptRows, QuantizedMove, RowMove, writable_pages
+from infopt.cache.compaction import KeptRows, RowMove
+from infopt.cache.compactor import Compactor
 from infopt.cache.groups import KVLayout
-from infopt.cache.hashing import KeyChain, PageKey, chain_key, root_key
-from infopt.cache.quantized_pages import PageNeed, QuantizedPool
+from infopt.cache.hashing import PageKey
+from infopt.cache.prefix_cache import PrefixCache
+from infopt.cache.quantized_pages import PageNeed, QuantizedPool, first_full_page
 from infopt.cache.sequence_cache import SequenceCache
 
 
@@ -34,8 +36,9 @@ class CacheManager:
         """Start with an empty pool."""
         self.layout, self.quantized = layout, quantized
         self.pool = BlockPool(num_pages)
-        self.enable_prefix_caching = enable_prefix_caching
-        self._root = root_key({**identity, "block_size": layout.block_size})
+        prefixes = PrefixCache(layout, self.pool, quantized, identity)
+        self._prefixes = prefixes if enable_prefix_caching else None
+        self._compactor = Compactor(layout, self.pool, quantized, self._prefixes)
         self._live: dict[SequenceCache, None] = {}
 
     def new_sequence(self) -> SequenceCache:
@@ -53,14 +56,7 @@ class CacheManager:
         A full group needs every page of the prefix; a window group those that the next token sees.
         Where old rows are quantized, each page is needed in the form in which that token reads it.
         """
-        if not self.enable_prefix_caching:
-            return []
-        chain, count = KeyChain(self._root, tokens, self.layout.block_size), 0
-        while count < chain.limit and self._is_findable(chain, count):
-            count += 1
-        while count and not self._holds(chain, count):
-            count -= 1
-        return chain.first(count)
+        return [] if self._prefixes is None else self._prefixes.match(tokens)
 
     def adopt_prefix(self, cache: SequenceCache, keys: list[PageKey]) -> int:
         """Share the pages of a matched prefix with an empty sequence.
@@ -69,31 +65,14 @@ class CacheManager:
             The number of tokens found.
         """
         assert not cache.num_tokens and not cache.num_pages
-        for index, table in enumerate(cache.tables):
-            first = self._first_kept_page(index, len(keys) * self.layout.block_size)
-            table.clear()
-            for position, key in enumerate(keys):
-                page = self.pool.lookup((index, key)) if position >= first else NULL_PAGE
-                assert page is not None
-                if page != NULL_PAGE:
-                    self.pool.share(page)
-                table.append(page)
-        cache.keys = list(keys)
-        cache.num_tokens = len(keys) * self.layout.block_size
-        if self.quantized is not None:
-            self.quantized.adopt(cache, keys, cache.num_tokens)
+        if self._prefixes is not None:
+            self._prefixes.adopt(cache, keys)
         self._track(cache)
         return cache.num_tokens
 
     def num_pages_to_adopt(self, keys: list[PageKey]) -> int:
         """Return how many evictable pages a matched prefix takes out of the available ones."""
-        count = 0
-        for index in range(len(self.layout.groups)):
-            first = self._first_kept_page(index, len(keys) * self.layout.block_size)
-            for key in keys[first:]:
-                page = self.pool.lookup((index, key))
-                count += page is not None and self.pool.is_cached(page)
-        return count
+        return 0 if self._prefixes is None else self._prefixes.num_pages_to_adopt(keys)
 
     def pages_for(self, cache: SequenceCache, num_tokens: int) -> list[int]:
         """Return, per group, the pages that hold the rows of ``num_tokens`` tokens."""
@@ -153,14 +132,16 @@ class CacheManager:
         for needed, table in zip(self.pages_for(cache, num_tokens), cache.tables, strict=True):
             while len(table) > needed:
                 self.pool.release(table.pop())
-        if self.enable_prefix_caching and not will_evict:
-            self._register(cache, tokens)
+        prefixes = None if will_evict else self._prefixes
+        if prefixes is not None:
+            prefixes.register(cache, tokens)
+        old = None
         if self.quantized is not None:
-            has_keys = self.enable_prefix_caching and not will_evict
-            self.quantized.commit(cache, num_tokens, has_keys)
+            self.quantized.commit(cache, num_tokens, has_keys=prefixes is not None)
+            old = self.quantized.layout
         for index, table in enumerate(cache.tables):
             row = num_tokens - cache.num_evicted[index]
-            for position in range(self._first_kept_page(index, row) - 1, -1, -1):
+            for position in range(first_full_page(self.layout, old, index, row) - 1, -1, -1):
                 if table[position] == NULL_PAGE:
                     break
                 self.pool.release(table[position])
@@ -180,7 +161,7 @@ class CacheManager:
         if self.quantized is not None:
             self.quantized.free(cache)
         for reserved in cache.reserved:
-            self._release(reserved)
+            self.pool.release_last(reserved)
         cache.keys, cache.num_tokens = [], 0
         cache.num_evicted = [0] * len(cache.tables)
         self._live.pop(cache, None)
@@ -192,9 +173,7 @@ class CacheManager:
             cache: A sequence that has just adopted a prefix.
             num_rows: Per group, most rows that an eviction leaves (0 where nothing is evicted).
         """
-        needed = self.num_to_reserve(len(cache.keys), num_rows)
-        for group, count in enumerate(needed):
-            cache.reserved[group] = [self.pool.allocate() for _ in range(count)]
+        self._compactor.reserve(cache, num_rows)
 
     def num_to_reserve(self, num_adopted: int, num_rows: Sequence[int]) -> list[int]:
         """Return the pages that :meth:`reserve` takes, per group, for so many adopted pages.
@@ -202,9 +181,7 @@ class CacheManager:
         Beside quantized pages nothing is adopted, but rows that end within a page may take one more
         than as many that end with one.
         """
-        if self.quantized is not None:
-            return [int(rows > 0) for rows in num_rows]
-        return [min(num_adopted, -(-rows // self.layout.block_size)) for rows in num_rows]
+        return self._compactor.num_to_reserve(num_adopted, num_rows)
 
     def compact(
         self, cache: SequenceCache, group: int, kept: KeptRows, tokens: Sequence[int]
@@ -224,29 +201,7 @@ class CacheManager:
         Returns:
             From which pages rows move to which.
         """
-        if self.quantized is not None:
-            return self._compact_both(cache, group, kept)
-        table, size = cache.tables[group], self.layout.block_size
-        first, last = kept.num_unmoved // size, -(-kept.num_rows // size)
-        old, reserved = list(table), cache.reserved[group]
-        replaced_from = self._first_to_replace(cache, group, first, last)
-        if replaced_from is not None:
-            self._register_before_eviction(cache, group, tokens)
-            first = replaced_from
-            new = [self.pool.allocate() for _ in range(first, last)]
-        else:
-            new = [
-                page if is_own else reserved.pop()
-                for page, is_own in writable_pages(self.pool, old[first:last])
-            ]
-        cache.num_evicted[group] += cache.num_rows[group] - kept.num_rows
-        table[first:] = new
-        for page in reversed(old[first:]):
-            if page not in new:
-                self.pool.release(page)
-        shared = sum(not is_own for _, is_own in writable_pages(self.pool, table))
-        self._release(reserved, keep=shared)
-        return RowMove(kept, old, list(table), first * size)
+        return self._compactor.compact(cache, group, kept, tokens)
 
     def restore(
         self, cache: SequenceCache, host_tables: list[list[int]], num_tokens: int
@@ -305,107 +260,3 @@ class CacheManager:
 
     def _track(self, cache: SequenceCache) -> None:
         self._live[cache] = None
-
-    def _register(self, cache: SequenceCache, tokens: Sequence[int]) -> None:
-        size = self.layout.block_size
-        for position in range(len(cache.keys), cache.num_tokens // size):
-            parent = cache.keys[-1] if cache.keys else self._root
-            key = chain_key(parent, tokens[position * size : (position + 1) * size])
-            cache.keys.append(key)
-            for index, table in enumerate(cache.tables):
-                if table[position] != NULL_PAGE:
-                    self.pool.register(table[position], (index, key))
-
-    def _compact_both(self, cache: SequenceCache, group: int, kept: KeptRows) -> RowMove:
-        """Keep some rows in pages of both forms; nobody else has these pages."""
-        assert self.quantized is not None
-        table, layout = cache.tables[group], self.quantized.layout
-        num_rows, old = cache.num_rows[group], list(table)
-        read, sources = layout.num_readable(group, num_rows), list(cache.quantized_tables[group])
-        first = layout.num_readable(group, kept.num_rows)
-        count = -(-kept.num_rows // self.layout.block_size) - first
-        spare = [page for page in old if page != NULL_PAGE]
-        new = [(spare or cache.reserved[group]).pop() for _ in range(count)]
-        table[:] = [NULL_PAGE] * first + new
-        self._release(spare)
-        self._release(cache.reserved[group])
-        cache.num_evicted[group] += num_rows - kept.num_rows
-        targets, size = self.quantized.compact(cache, group, kept.num_rows), self.layout.block_size
-        coded = QuantizedMove(group, num_rows, read * size, sources, targets)
-        return RowMove(kept, old, list(table), first * size, coded)
-
-    def _first_to_replace(
-        self, cache: SequenceCache, group: int, first: int, last: int
-    ) -> int | None:
-        """Return the first page to replace so that a prompt stays findable; None where it cannot.
-
-        Args:
-            cache: The sequence.
-            group: KV group.
-            first: First page that an eviction changes.
-            last: End of the pages that it leaves.
-        """
-        if not self.enable_prefix_caching or cache.num_evicted[group]:
-            return None
-        if not all(self.pool.has_key(page) for page in cache.tables[group][:first]):
-            first = 0  # a page of its own that stays would be findable, and never written to again
-        return first if last - first <= self.pool.num_free else None
-
-    def _register_before_eviction(
-        self, cache: SequenceCache, group: int, tokens: Sequence[int]
-    ) -> None:
-        """Make the full pages of a group findable that no eviction has touched."""
-        size, table = self.layout.block_size, cache.tables[group]
-        for position in range(cache.num_tokens // size):
-            if position == len(cache.keys):
-                parent = cache.keys[-1] if cache.keys else self._root
-                chunk = tokens[position * size : (position + 1) * size]
-                cache.keys.append(chain_key(parent, chunk))
-            self.pool.register(table[position], (group, cache.keys[position]))
-
-    def _release(self, pages: list[int], keep: int = 0) -> None:
-        """Give pages of a list back until so many are left."""
-        while len(pages) > keep:
-            self.pool.release(pages.pop())
-
-    def _first_visible_page(self, group: int, num_tokens: int) -> int:
-        """Return the first page that the token at position ``num_tokens`` still sees."""
-        window = self.layout.groups[group].window
-        if window is None:
-            return 0
-        return max(num_tokens - window + 1, 0) // self.layout.block_size
-
-    def _first_kept_page(self, group: int, num_tokens: int) -> int:
-        """Return the first page that the token at position ``num_tokens`` reads in this form."""
-        first = self._first_visible_page(group, num_tokens)
-        if self.quantized is None:
-            return first
-        return max(first, self.quantized.layout.num_readable(group, num_tokens))
-
-    def _is_findable(self, chain: KeyChain, position: int) -> bool:
-        """Whether all full groups hold a page of a prefix in some form."""
-        return all(
-            self.pool.lookup((index, chain[position])) is not None
-            or (self.quantized is not None and self.quantized.is_findable(chain, index, position))
-            for index, group in enumerate(self.layout.groups)
-            if group.window is None
-        )
-
-    def _holds(self, chain: KeyChain, count: int) -> bool:
-        """Whether what the token behind a prefix reads is there; full groups were looked through.
-
-        Args:
-            chain: Keys of the prompt.
-            count: Pages of the prefix.
-        """
-        num_tokens = count * self.layout.block_size
-        for index, group in enumerate(self.layout.groups):
-            if group.window is None and self.quantized is None:
-                continue
-            first = self._first_kept_page(index, num_tokens)
-            pages = range(count - 1, first - 1, -1)
-            if any(self.pool.lookup((index, chain[page])) is None for page in pages):
-                return False
-            if self.quantized is not None and not self.quantized.holds(chain, index, num_tokens):
-                return False
-        return True

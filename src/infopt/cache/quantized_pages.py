@@ -266,6 +266,22 @@ class QuantizedPool:
         return [(index, chain[(group + 1) * count - 1]) for group in range(first, total)]
 
 
+def first_full_page(
+    layout: KVLayout, quantized: QuantizedLayout | None, index: int, row: int
+) -> int:
+    """Return the first page of a KV group that the query in a row reads in full precision.
+
+    Args:
+        layout: KV groups and page shape.
+        quantized: Which rows are kept quantized; None: none.
+        index: The group.
+        row: Row of the query: rows stored before it.
+    """
+    window = layout.groups[index].window
+    first = 0 if window is None else max(row - window + 1, 0) // layout.block_size
+    return first if quantized is None else max(first, quantized.num_readable(index, row))
+
+
 def row_group_jobs(layout: QuantizedLayout, cache: SequenceCache, index: int) -> list[list[int]]:
     """Return what is allocated and not yet written: each quantized page, then its full pages."""
     full, table, count = cache.tables[index], cache.quantized_tables[index], layout.pages_per_group
