@@ -28,7 +28,7 @@ def config(schema):
 def fixed_machine(monkeypatch):
     """A machine whose limits need no second of measuring and no gigabyte of memory."""
     peaks = MachinePeaks(bytes_per_s=1e10, flops_per_s=1e11)
-    for module in ("slices", "baseline", "capacity"):
+    for module in ("slice_run", "baseline", "capacity"):
         monkeypatch.setattr(f"infopt.experiments.{module}.machine_peaks", lambda llm: peaks)
     return peaks
 

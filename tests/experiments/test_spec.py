@@ -1,7 +1,6 @@
-"""Specifications of slices: everything that decides numbers, the same text each time."""
+"""The slices of a configuration: everything that decides numbers, the same text each time."""
 
 import copy
-import json
 import os
 import subprocess
 import sys
@@ -10,39 +9,7 @@ from pathlib import Path
 import pytest
 
 from infopt.errors import ConfigError
-from infopt.experiments.select_spec import select_spec
-from infopt.experiments.spec import (
-    MAX_NAME_BYTES,
-    SliceSpec,
-    model_name,
-    short_name,
-    slice_names,
-    slice_spec,
-)
-
-
-def test_a_specification_survives_json(config):
-    for stage in ("baseline", "batching"):
-        for name in slice_names(config, stage):
-            spec = slice_spec(config, stage, name)
-            assert SliceSpec.from_json(spec.to_json()) == spec
-    assert SliceSpec.from_json(select_spec(config, "validation").to_json()).seeds[:2] == (
-        1001,
-        1002,
-    )
-
-
-def test_candidates_keep_their_order(make_spec):
-    """Sorted by name, page-16 would stand before page-8 in every plot."""
-    spec = make_spec(candidates={f"page-{n}": {"block_size": n} for n in (8, 16, 4)})
-    assert list(SliceSpec.from_json(spec.to_json()).candidates) == ["page-8", "page-16", "page-4"]
-
-
-def test_an_unknown_key_of_a_specification_is_an_error(make_spec):
-    values = json.loads(make_spec().to_json()) | {"repeat": 1}
-    with pytest.raises(ConfigError, match=r"'repeat'.*'repeats'"):
-        SliceSpec.from_json(json.dumps(values))
-
+from infopt.experiments.spec import model_name, slice_names, slice_spec
 
 SCHEMA_PATH = Path(__file__).parents[2] / "workflow" / "schemas" / "config.schema.yaml"
 
@@ -70,17 +37,6 @@ def test_the_text_is_the_same_in_every_process():
     assert len(texts) == 1
 
 
-def test_options_of_a_candidate_win_over_the_slice_and_that_over_the_pipeline(config):
-    config["engine"] = {"max_num_seqs": 2, "block_size": 8, "max_model_len": 64}
-    spec = slice_spec(config, "batching", "scheduling")  # the slice sets max_num_seqs to 8
-    inherited = spec.inherit({"dtype": "float32", "block_size": 32})
-    engine = inherited.engine_config("static", num_threads=1)
-    assert (engine.max_num_seqs, engine.scheduling) == (4, "static")
-    assert (engine.dtype, engine.block_size, engine.max_model_len) == ("float32", 32, 64)
-    assert engine.num_threads == 1
-    assert spec.base["block_size"] == 8  # the original is left alone
-
-
 def test_a_change_of_one_slice_changes_that_slice_only(config):
     before = {n: slice_spec(config, "batching", n).to_json() for n in config["batching"]}
     config["batching"]["page_size"]["candidates"][0]["engine"] = {"block_size": 4}
@@ -91,15 +47,6 @@ def test_a_change_of_one_slice_changes_that_slice_only(config):
 def test_an_unknown_slice_is_named(config):
     with pytest.raises(ConfigError, match=r"'page_sise'.*'page_size'"):
         slice_spec(config, "batching", "page_sise")
-
-
-def test_long_names_stay_below_the_limit_of_file_names():
-    """Pins: a file name of more than 255 bytes made a job fail after it had succeeded."""
-    long = [f"a-very-long-parameter-name-{i}" for i in range(12)]
-    first, second = short_name("-".join(long)), short_name("-".join([*long[:-1], "other"]))
-    assert first != second
-    assert all(len(name.encode()) <= MAX_NAME_BYTES for name in (first, second))
-    assert short_name("page_size.page-8") == "page_size.page-8"
 
 
 def test_the_random_model_lies_in_the_results(config):

@@ -25,7 +25,7 @@ from infopt.engine.stats import StepStats
 from infopt.errors import MeasurementError
 from infopt.experiments.energy import J_PER_TOKEN, measured_j_per_token
 from infopt.experiments.machine import precision_of
-from infopt.experiments.spec import Load
+from infopt.experiments.slice_spec import Load
 from infopt.llm import LLM
 
 HIGHER_IS_BETTER: Mapping[str, bool] = {

@@ -13,8 +13,8 @@ from typing import Any
 from infopt.experiments.arms import Arm, make_requests
 from infopt.experiments.machine import machine_peaks
 from infopt.experiments.probes import lone_latency, op_curve, quality, step_curve
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.experiments.slices import Probe, run_slice
-from infopt.experiments.spec import SliceSpec
 
 _SINGLE_REPEATS = 3  # no ratio is claimed from these
 _OPS_BUDGET_S = 10.0

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.experiments.slices import run_slice
-from infopt.experiments.spec import SliceSpec
 
 
 def run(

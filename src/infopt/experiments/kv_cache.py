@@ -28,8 +28,8 @@ from infopt.experiments.measures import (
     read_options,
 )
 from infopt.experiments.sharing import sharing_probe
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.experiments.slices import Probe, run_slice
-from infopt.experiments.spec import SliceSpec
 from infopt.llm import LLM
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from infopt.experiments.devices import Device, measuring_device
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 
 
 def utc_now() -> str:

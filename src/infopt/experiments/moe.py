@@ -31,8 +31,8 @@ from infopt.experiments.measures import (
 from infopt.experiments.quantization import Judge, quantization_probe
 from infopt.experiments.random_model import write_tokenizer
 from infopt.experiments.routing import Routing
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.experiments.slices import Probe, run_slice
-from infopt.experiments.spec import SliceSpec
 from infopt.models.config import ModelConfig
 
 READ_BATCHES = (1, 8, 32)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infopt.errors import ModelNotFoundError
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.results import read_json
 
 TRAINED = "trained"

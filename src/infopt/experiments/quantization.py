@@ -17,8 +17,8 @@ from infopt.experiments.arms import Arm
 from infopt.experiments.baseline import single_probe
 from infopt.experiments.machine import machine_peaks
 from infopt.experiments.probes import quality, step_curve
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.experiments.slices import Probe, run_slice
-from infopt.experiments.spec import SliceSpec
 from infopt.llm import LLM
 
 

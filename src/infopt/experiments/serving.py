@@ -28,7 +28,7 @@ from infopt.experiments.manifest import measuring_job
 from infopt.experiments.server_energy import read_totals, server_energy_section
 from infopt.experiments.server_process import ServerProcess, served
 from infopt.experiments.serving_record import serving_sections
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.hardware import fingerprint
 from infopt.results import record_run
 

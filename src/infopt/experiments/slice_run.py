@@ -20,7 +20,7 @@ from infopt.experiments.devices import Device
 from infopt.experiments.energy import idle_watts, meter_of
 from infopt.experiments.machine import machine_peaks
 from infopt.experiments.sections import Sections, load_sections
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.hardware import fingerprint
 from infopt.results import RunRecord
 

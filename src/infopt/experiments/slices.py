@@ -26,7 +26,7 @@ from infopt.errors import ConfigError, MeasurementError, WeightFormatError
 from infopt.experiments.manifest import measuring_job, utc_now
 from infopt.experiments.sections import comparison_section
 from infopt.experiments.slice_run import Contestant, Probe, SliceRun
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.results import RunDraft, RunRecord, finished_record, record_run, write_json
 from infopt.select.objectives import get_objective
 

@@ -16,8 +16,8 @@ from infopt.bench.speculation import make_pools
 from infopt.bench.speculation_cells import Cell, CellResult, Pool, measure_cell
 from infopt.experiments.arms import Arm
 from infopt.experiments.own_head import with_head
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.experiments.slices import Probe, run_slice
-from infopt.experiments.spec import SliceSpec
 from infopt.speculative.proposal import DECISIONS
 
 CELLS = "cells"

@@ -18,7 +18,7 @@ from infopt.experiments import (
 )
 from infopt.experiments.power import stage as power
 from infopt.experiments.select_spec import COMPOSED
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.experiments.yaml_files import read_yaml
 from infopt.models.registry import load_registry_file
 from infopt.registry import Registry

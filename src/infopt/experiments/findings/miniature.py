@@ -10,7 +10,7 @@ from infopt.experiments.findings.miniature_moe import moe_specs
 from infopt.experiments.findings.miniature_power import power_specs
 from infopt.experiments.findings.miniature_quantization import quantization_specs
 from infopt.experiments.findings.miniature_speculative import speculative_specs
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 
 DEFAULT_MODEL = "smollm2-135m-instruct-q4_1"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 
 _BASE = {"kv_cache_memory_gib": 0.25, "max_model_len": 2048, "max_num_seqs": 8}
 _PROMPTS = {"kind": "long-context", "num_requests": 2, "prompt_tokens": 384, "output_tokens": 8}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 
 _BASE = {"kv_cache_memory_gib": 0.1, "max_model_len": 512, "max_num_seqs": 8}
 _STEADY = {"kind": "synthetic", "num_requests": 8, "prompt_tokens": 48, "output_tokens": 16}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 
 TINY_MODEL = "tiny-dense"
 

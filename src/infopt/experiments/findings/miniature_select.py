@@ -8,7 +8,7 @@ from typing import Any
 from infopt.experiments import select
 from infopt.experiments.recommend import finalists_table, recommend
 from infopt.experiments.select_spec import COMPOSED, UNOPTIMIZED
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.results import read_json, write_json
 from infopt.select import Recommendation, choose, write_recommendation
 

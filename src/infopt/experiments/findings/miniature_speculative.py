@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 
 _BASE = {"kv_cache_memory_gib": 0.25, "max_model_len": 1024, "max_num_seqs": 8}
 _EDIT = {"kind": "edit", "num_requests": 2, "text_tokens": 96, "output_tokens": 40}

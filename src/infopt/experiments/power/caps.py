@@ -21,8 +21,8 @@ from infopt.energy.nvml_power import NvmlPowerSettings
 from infopt.energy.power_settings import PowerPoint, PowerSettings
 from infopt.energy.power_sweep import PowerSweep, run_sweep
 from infopt.experiments.power.skipping import SkippedError, runs_on_gpu
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.experiments.slices import run_slice
-from infopt.experiments.spec import SliceSpec
 
 OpenSettings = Callable[[], PowerSettings]
 

@@ -35,7 +35,7 @@ from infopt.experiments.power.instance import Instance, make_order, usable_core_
 from infopt.experiments.power.skipping import runs_on_gpu
 from infopt.experiments.sections import traffic_sections
 from infopt.experiments.slice_run import SliceRun
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.results import finished_record, record_run
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from infopt.experiments.choose import choose_slice
 from infopt.experiments.costs import price_records
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.experiments.tables import collect, retire_others
 from infopt.experiments.yaml_files import write_yaml
 from infopt.results import read_json, write_table

@@ -18,7 +18,7 @@ from typing import Any
 
 from infopt.config import EngineConfig
 from infopt.errors import MeasurementError, WeightFormatError
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 
 _WORKER = "infopt.experiments.power.worker"
 _START_S, _ANSWER_S, _STOP_S = 600.0, 900.0, 10.0

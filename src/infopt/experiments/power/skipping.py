@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infopt.errors import InfoptError
-from infopt.experiments.spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec
 
 
 class SkippedError(InfoptError):

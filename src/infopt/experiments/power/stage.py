@@ -26,8 +26,8 @@ from infopt.experiments.power.cold_start import run_cold_start
 from infopt.experiments.power.fleet import FleetRun
 from infopt.experiments.power.instance import usable_core_ids
 from infopt.experiments.power.skipping import SkippedError, runs_on_gpu
+from infopt.experiments.slice_spec import SliceSpec
 from infopt.experiments.slices import run_slice
-from infopt.experiments.spec import SliceSpec
 
 logger = logging.getLogger(__name__)
 
