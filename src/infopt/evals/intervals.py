@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -87,7 +88,8 @@ def mcnemar_p_value(num_lost: int, num_gained: int) -> float:
     return min(1.0, 2 * tail / 2**total)
 
 
-class PairedDifference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
     """A candidate against a reference, item by item.
 
     Attributes:

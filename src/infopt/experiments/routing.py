@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from infopt.energy import measured_run
@@ -159,7 +160,7 @@ def _curve_figures(kind: str, curve: RoutingCurve) -> dict[str, Any]:
 
 def _pair_figures(pair: PairedModels) -> dict[str, Any]:
     figures: dict[str, Any] = {CHEAP: pair.quality, STRONG: pair.reference_quality}
-    figures |= pair.paired._asdict() | {"num_items": pair.num_items}
+    figures |= asdict(pair.paired) | {"num_items": pair.num_items}
     for unit, ratio in pair.cost_ratios.items():
         figures |= {f"{unit}_{name}": getattr(ratio, name) for name in ("median", "low", "high")}
     return {f"ab_{pair.group or 'all'}_{name}": value for name, value in figures.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -184,6 +185,27 @@ def _samples() -> list[dict[str, Any]]:
     samples += lists("schemes.int4-gptq-g64", "layers.", {"relative_error": errors})
     # The same candidate of another slice must not be mixed in.
     return samples + steps("float_trained.int8", 8, 77.0)
+
+
+@pytest.fixture
+def row(request: pytest.FixtureRequest) -> Callable[..., dict[str, Any]]:
+    """Factory of table rows of the stage that the test file names as ``STAGE``."""
+    stage = request.module.STAGE
+
+    def make(slice_name: str, candidate: str, position: int, **values: Any) -> dict[str, Any]:
+        return {
+            "run": f"{stage}/{slice_name}.{candidate}",
+            "stage": stage,
+            "slug": f"{slice_name}.{candidate}",
+            "status": "ok",
+            "hardware_id": "one",
+            "extra.slice": slice_name,
+            "extra.candidate": candidate,
+            "extra.position": position,
+            **values,
+        }
+
+    return make
 
 
 @pytest.fixture

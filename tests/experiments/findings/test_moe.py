@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,10 @@ from infopt.experiments.findings.missing import Remark
 from infopt.experiments.findings.moe import MoeStory
 from infopt.select import get_floor
 
+STAGE = "moe"
+
+Row = Callable[..., dict[str, Any]]
+
 # Times of decode steps over those of the dense model, at 1, 4 and 16 sequences.
 TIMES = {
     ("pair", "moe"): (1.5, 1.4, 1.2),
@@ -25,20 +30,6 @@ TIMES = {
 BATCHES = (1, 4, 16)
 FORMULA = {"moe": (1.0, 1.3, 1.5), "moe-8": (1.0, 2.1, 3.2), "dense-large": (3.4, 3.4, 3.4)}
 LOADS = {"docs": (50, 30, 10, 10), "code": (25, 25, 25, 25)}
-
-
-def row(slice_name: str, candidate: str, position: int, **values: Any) -> dict[str, Any]:
-    return {
-        "run": f"moe/{slice_name}.{candidate}",
-        "stage": "moe",
-        "slug": f"{slice_name}.{candidate}",
-        "status": "ok",
-        "hardware_id": "one",
-        "extra.slice": slice_name,
-        "extra.candidate": candidate,
-        "extra.position": position,
-        **values,
-    }
 
 
 def compared(name: str, median: float, verdict: str) -> dict[str, Any]:
@@ -57,7 +48,8 @@ def grouped(median: float) -> dict[str, Any]:
     return {f"extra.grouped_{name}": value for name, value in found.items()}
 
 
-def table() -> pd.DataFrame:
+@pytest.fixture
+def table(row: Row) -> pd.DataFrame:
     locality = {
         f"extra.experts_{kind}_{name}": value
         for kind in LOADS
@@ -88,14 +80,14 @@ def table() -> pd.DataFrame:
             **locality,
             **compared("output_tokens_per_s", 0.99, "undecided"),
         ),
-        quantized("none", 0, 0.0, 1.0),
-        quantized("int8-experts-int4", 1, 0.015, 1.005),
-        quantized("int4", 2, 0.05, 1.04),
+        quantized(row, "none", 0, 0.0, 1.0),
+        quantized(row, "int8-experts-int4", 1, 0.015, 1.005),
+        quantized(row, "int4", 2, 0.05, 1.04),
     ]
     return pd.DataFrame(rows)
 
 
-def quantized(name: str, position: int, kl: float, ratio: float) -> dict[str, Any]:
+def quantized(row: Row, name: str, position: int, kl: float, ratio: float) -> dict[str, Any]:
     return row(
         "expert_quantization",
         name,
@@ -152,8 +144,8 @@ def samples() -> pd.DataFrame:
 
 
 @pytest.fixture
-def story() -> MoeStory:
-    data = StageResults(table(), samples(), {}, "note", is_miniature=False)
+def story(table: pd.DataFrame) -> MoeStory:
+    data = StageResults(table, samples(), {}, "note", is_miniature=False)
     return MoeStory(data, get_floor("default"))
 
 

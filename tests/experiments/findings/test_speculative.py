@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,8 @@ from infopt.experiments.findings.miniature import miniature_specs
 from infopt.experiments.findings.missing import Remark
 from infopt.experiments.findings.speculative import SpeculativeStory
 
+STAGE = "speculative"
+
 NAMES = ("edit", "chat")
 # workload, batch, temperature, looping: ratio of suffix, ratio of auto
 CELLS: dict[tuple[int, int, float, int], tuple[float, float]] = {
@@ -27,20 +30,6 @@ CELLS: dict[tuple[int, int, float, int], tuple[float, float]] = {
 }
 WIDTH = 0.05
 DECISIONS = ("learn", "off", "empty", "on", "probe")
-
-
-def row(slice_name: str, candidate: str, position: int, **values: Any) -> dict[str, Any]:
-    return {
-        "run": f"speculative/{slice_name}.{candidate}",
-        "stage": "speculative",
-        "slug": f"{slice_name}.{candidate}",
-        "status": "ok",
-        "hardware_id": "one",
-        "extra.slice": slice_name,
-        "extra.candidate": candidate,
-        "extra.position": position,
-        **values,
-    }
 
 
 def samples_of(slice_name: str, candidate: str, column: int, cells: Any) -> list[dict[str, Any]]:
@@ -87,7 +76,7 @@ def samples_of(slice_name: str, candidate: str, column: int, cells: Any) -> list
 
 
 @pytest.fixture
-def story() -> SpeculativeStory:
+def story(row: Callable[..., dict[str, Any]]) -> SpeculativeStory:
     ratio = {
         f"comparison.output_tokens_per_s.{k}": v
         for k, v in {"median": 1.01, "low": 0.98, "high": 1.04}.items()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from infopt.errors import MeasurementError
-from infopt.evals.intervals import paired_difference, wilson_interval
+from infopt.evals.intervals import PairedDifference, paired_difference, wilson_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +70,13 @@ class TaskResult:
 
 
 @dataclass(frozen=True, slots=True)
-class PairedTask:
-    """Two runs of a task, item by item.
+class PairedTask(PairedDifference):
+    """Two runs of a task, item by item: the score of the candidate less that of the reference.
 
     Attributes:
-        difference: Candidate score minus reference score.
-        low, high: Its 95 % interval (bootstrap over items; None for a single item).
-        num_lost: Items that only the reference had right.
-        num_gained: Items that only the candidate had right.
-        p_value: Exact McNemar test of "no difference".
         margin_change: Mean change of the margin in nats (None for generated answers).
     """
 
-    difference: float
-    low: float | None
-    high: float | None
-    num_lost: int
-    num_gained: int
-    p_value: float
     margin_change: float | None
 
 
@@ -110,7 +99,7 @@ def compare_outcomes(reference: TaskResult, candidate: TaskResult, *, seed: int 
     ]
     paired = paired_difference(change, seed=seed)
     margin_change = float(np.mean(margins)) if margins else None
-    return PairedTask(*paired, margin_change=margin_change)
+    return PairedTask(**asdict(paired), margin_change=margin_change)
 
 
 def _check_comparable(reference: TaskResult, candidate: TaskResult) -> None:

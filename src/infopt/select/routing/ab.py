@@ -46,7 +46,7 @@ class PairedModels:
         """Return plain data; the parts of `paired` stand beside the rest."""
         data = asdict(self)
         del data["paired"]
-        return data | self.paired._asdict()
+        return data | asdict(self.paired)
 
 
 def compare_models(
