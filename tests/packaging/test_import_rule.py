@@ -43,7 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("experiments", "serve", "training"),
     ("cli", "doctor", "doctor_model"),
 )
-"""Lowest first; some of the packages are planned and not there yet. A package imports from lower
+"""Lowest first. A package imports from lower
 layers, from itself, and never from a neighbour (except below); modules of the first layer are plain
 data and may use each other."""
 
