@@ -54,7 +54,7 @@ def test_everything_that_matters_is_shown(run_cli: Any, path: Path) -> None:
         "objective (chat): ttft_s <= 0.2, itl_s <= 0.05 at p90",
         "quality floor: max_kl 0.02",
         "max_num_seqs: 8",
-        "TTFT p90  151.2 ms [140, 170.5]",
+        "TTFT p90  151 [140, 170] ms",
         "batching/b: undecided, the intervals overlap",
         "With 400 ms batching/c wins.",
         "A note [with brackets].",

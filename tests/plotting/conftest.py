@@ -274,6 +274,18 @@ def make_request_energy() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=pd.Index(names))
 
 
+def make_gains_over_baselines() -> pd.DataFrame:
+    """A choice, a baseline that it beats, and one that kept no request in some pair."""
+    return pd.DataFrame({
+        "name": ["the choice", "static, bfloat16", "continuous, bfloat16"],
+        "technique": ["without-page_size", "static", "continuous"],
+        "goodput_per_s": [22.0, 5.5, 0.0],
+        "ratio": [None, 4.0, None],
+        "low": [None, 3.2, None],
+        "high": [None, 4.9, None],
+    })  # fmt: skip
+
+
 def make_lengths() -> pd.DataFrame:
     """A figure over lengths; long outputs have none."""
     rows = [(i, o, None if o == 1024 else i / 900 + o / 70) for i in (64, 4096) for o in (16, 1024)]
@@ -457,6 +469,7 @@ PLOTS: dict[str, Callable[..., Any]] = {
     "op_roofline": lambda **k: plotting.op_roofline(make_ops(), 1e11, 1e12, **k),
     "op_shares": lambda **k: plotting.op_shares(make_ops(), **k),
     "ecdf": lambda **k: plotting.ecdf(make_samples(), limit=0.2, **k),
+    "goodput_gains": lambda **k: plotting.goodput_gains(make_gains_over_baselines(), **k),
     "goodput_curve": lambda **k: plotting.goodput_curve(
         make_runs(), group="config.scheduling", **k
     ),

@@ -51,7 +51,7 @@ def test_distinct_experts_stand_beside_formula_and_bound(distinct: pd.DataFrame)
     assert lines["code"] == lines["even choices (formula)"] == [2.0, 3.0, 3.75, 3.98]
     assert lines["docs"] == pytest.approx([1.8, 2.7, 3.375, 3.582])
     assert lines["at most"] == [2, 4, 4, 4]
-    assert "of docs touch" in title(ax)
+    assert "8 sequences of docs: 3.58 of 4 experts" in title(ax)
     assert ax.get_ylim()[1] > 4
 
 

@@ -109,6 +109,31 @@ def test_forest_uses_a_logarithmic_axis_for_large_ratios(ratios: pd.DataFrame) -
     ax = plotting.ratio_forest(ratios)
     assert ax.get_xscale() == "log"
     assert "1x" in [label.get_text() for label in ax.get_xticklabels()]
+    assert 4 <= len(ax.get_xticklabels()) <= 9
+
+
+def test_titles_are_wrapped_into_lines_of_like_length(runs: pd.DataFrame) -> None:
+    words = " ".join(["a finding that is a little longer than what fits into one line"] * 2)
+    lines = plotting.pareto(runs, TTFT, RATE, title=words).get_figure().get_suptitle().split("\n")
+    assert " ".join(lines) == words
+    assert len(lines) == 2 and min(map(len, lines)) > 0.7 * max(map(len, lines))
+
+
+def test_points_that_have_all_their_names_need_no_legend(runs: pd.DataFrame) -> None:
+    few = runs[runs["config.max_num_seqs"] == 8]
+    ax = plotting.pareto(few, TTFT, RATE, color="config.scheduling", label="config.scheduling")
+    assert ax.get_legend() is None
+    assert {"continuous", "static", "static_padded"} <= {text.get_text() for text in ax.texts}
+    assert plotting.pareto(few, TTFT, RATE, color="config.scheduling").get_legend() is not None
+
+
+def test_steps_of_a_kind_share_a_colour_under_the_roof(runs: pd.DataFrame) -> None:
+    static = runs[runs["config.scheduling"] != "static_padded"].iloc[:-1]
+    ax = plotting.roofline(static, 85e9, 974e9, color="config.scheduling")
+    points = [line for line in ax.lines if line.get_linestyle() == "None"]
+    assert len(points) == 12 and len({line.get_color() for line in points}) == 2
+    assert ax.get_legend_handles_labels()[1] == ["continuous", "static"]
+    assert sum("%)" in text.get_text() for text in ax.texts) == 12
 
 
 def test_percentiles_that_do_not_exist_are_left_out_and_said(runs: pd.DataFrame) -> None:
@@ -117,6 +142,12 @@ def test_percentiles_that_do_not_exist_are_left_out_and_said(runs: pd.DataFrame)
         np.asarray(c.get_offsets())) == 4])  # fmt: skip
     assert np.isfinite(offsets).sum() >= 4 * 2 * 2
     assert "p99 missing where the sample is too small" in ax.get_xlabel()
+    few = plotting.latency_percentiles(runs.iloc[:3]).get_legend()
+    assert [text.get_text() for text in few.get_texts()] == ["p50", "p90"]
+    all_known = plotting.latency_percentiles(runs.iloc[4:6])
+    assert title(all_known).startswith(
+        "scheduling=continuous-max_num_seqs=16 has the lowest TTFT p99"
+    )
     assert title(ax).startswith("scheduling=continuous-max_num_seqs=1 has the lowest TTFT p90")
 
 
@@ -144,6 +175,15 @@ def test_goodput_names_the_highest_load_that_keeps_the_objective(runs: pd.DataFr
     assert title(ax) == "continuous keeps the objective for 90% of requests up to 2 requests/s"
     none = runs.assign(**{"slo.goodput_requests_per_s": 0.0})
     assert title(plotting.goodput_curve(none)).startswith("No run keeps")
+
+
+def test_goodput_is_told_from_the_baselines(drawn: Draw) -> None:
+    ax = drawn("goodput_gains")
+    assert [bar.get_width() for bar in ax.patches] == [22.0, 5.5, 0.0]
+    assert [text.get_text() for text in ax.texts] == [
+        *("22", "5.5    the choice: 4.00x [3.20, 4.90]", "0")
+    ]
+    assert title(ax) == "22 requests/s keep the objective, 4.0x static"
 
 
 def test_load_curve_has_the_bracket_hollow_points_and_the_limit(load: pd.DataFrame) -> None:
@@ -196,7 +236,7 @@ def test_ops_lie_under_the_roof_by_their_counts(ops: pd.DataFrame) -> None:
     assert len({line.get_color() for line in points}) == 2
     labels = ax.get_legend_handles_labels()[1]
     assert labels == ["gate_up", "norm", "decode of 1", "prefill of 128"]
-    assert title(ax).startswith("gate_up is furthest beyond its limit: 0.64 ms in a step (prefill")
+    assert title(ax).startswith("Furthest beyond its limit: gate_up, 0.64 ms of a prefill")
     for wrong in ({"bandwidth": 0, "flops": 1}, {"bandwidth": 1, "flops": float("nan")}):
         with pytest.raises(ResultError, match="must be positive"):
             plotting.op_roofline(ops, **wrong)
@@ -248,7 +288,7 @@ def test_tables_show_units_intervals_and_gaps(runs: pd.DataFrame) -> None:
         "config.scheduling",
     ]
     first, second = table.iloc[0].tolist(), table.iloc[1].tolist()
-    assert first == ["87.69 [83.31, 91.2]", "20.21", "1", "continuous"]
+    assert first == ["88 [83, 91]", "20.2", "1", "continuous"]
     assert second == ["", "", "", ""]
     assert table.index.tolist() == ["scheduling=continuous-max_num_seqs=1", "f"]
 

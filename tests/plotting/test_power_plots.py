@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pytest
+
+from infopt import plotting
 
 
 def texts(ax: Any) -> list[str]:
@@ -26,6 +29,15 @@ def test_break_even_points_lie_on_both_lines(drawn) -> None:
 def test_derived_energies_say_so_on_their_axis(drawn) -> None:
     for name in ("size_tradeoff", "keep_warm_curves", "request_energy"):
         assert "derived" in drawn(name).get_ylabel()
+
+
+def test_requests_of_equal_lengths_are_one_bar() -> None:
+    columns = ("prompt_tokens", "output_tokens", "prefill_j", "decode_j")
+    rows = [(32, 8, 1.0, 2.0), (32, 8, 3.0, 2.0), (64, 8, 5.0, 2.0)]
+    table = pd.DataFrame(rows, columns=pd.Index(columns))
+    ax = plotting.request_energy(table, title="a finding", is_derived=False)
+    assert [bar.get_height() for bar in ax.containers[0]] == [2.0, 5.0]
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["32+8", "64+8"]
 
 
 def test_requests_are_sorted_and_their_parts_stacked(drawn) -> None:

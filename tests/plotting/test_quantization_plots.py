@@ -36,7 +36,7 @@ def test_quality_lies_over_bits_and_says_what_runs_how(schemes: pd.DataFrame) ->
     assert found == list(expected)
     assert [p.get_markerfacecolor() == "white" for p in points(ax)] == [False, True, False, False]
     assert {"none", "q4_1", "int8 †", "int4-rtn-g64", "floor", "lossy"} <= set(texts(ax))
-    assert title(ax) == "Mean KL to the reference: q4_1 needs the fewest bits below the floor, 5"
+    assert title(ax) == "Mean KL to the reference: 5 bits are the fewest below the floor, with q4_1"
     assert "hollow" in ax.get_xlabel() and "†" in ax.get_xlabel()
     low, high = ax.get_ylim()
     assert low < 0 < high, "no loss at all has a place on the axis"
@@ -75,7 +75,10 @@ def test_gains_are_hollow_where_the_interval_contains_one(gains: pd.DataFrame) -
     assert [list(line.get_xdata()) for line in dashed] == [[1, 4, 16]] * 2
     assert dashed[0].get_ydata() == pytest.approx(gains["predicted"][:3].tolist())
     assert title(ax) == "int4-rtn-g64: 3x at 1, 1.5x at 4 sequences"
-    assert "none (bfloat16)" in texts(ax)
+    assert "hollow: undecided" in ax.get_xlabel()
+    decided = gains.assign(low=1.1, high=gains["high"] + 1)
+    assert "hollow" not in plotting.batch_gain(decided).get_xlabel()
+    assert "none (bfloat16)" in ax.get_legend_handles_labels()[1]
 
 
 def test_a_prediction_alone_is_called_one(gains: pd.DataFrame) -> None:
@@ -142,7 +145,9 @@ def test_both_kinds_of_text_stand_in_one_row(schemes: pd.DataFrame) -> None:
     assert (
         np.round(docs.get_ydata()).tolist() == np.round(code.get_ydata()).tolist() == [0, 1, 2, 3]
     )
-    assert title(ax) == "Best on docs: q4_1, best on code: none"
+    assert title(ax) == (
+        "Lowest on docs: q4_1 (2 not told from it), lowest on code: none (2 not told from it)"
+    )
     assert {"float", "floor"} <= set(texts(ax))
     assert ax.get_xscale() == "linear"
     far = schemes.assign(**{RATIO: [1.0, 1.0, 1.0, 30.0]})

@@ -32,6 +32,17 @@ def test_techniques_that_are_compared_differ() -> None:
         assert len({color_of(name) for name in family}) == len(family)
 
 
+def test_a_run_without_a_technique_is_drawn_like_the_technique() -> None:
+    assert color_of("without-schemes") == color_of("schemes") != color_of("composed")
+    assert color_of("int8-g64-a8") != color_of("int8-g64")
+
+
+def test_the_reference_is_black_whatever_technique_it_is() -> None:
+    assert colors_for(["auto", "kv-int8"], "auto")["auto"] == color_of("reference")
+    assert colors_for(["auto", "kv-int8"])["auto"] == color_of("auto")
+    assert row_colors(["auto", "x"], None, "auto")[0] == color_of("reference")
+
+
 def test_unknown_names_are_told_apart_while_colours_last() -> None:
     names = [f"thing {i}" for i in range(len(PALETTE))]
     assert len(set(colors_for(names).values())) == len(PALETTE)

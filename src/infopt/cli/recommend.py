@@ -191,26 +191,16 @@ def _demands(recommendation: Recommendation) -> list[str]:
 
 def _changes(recommendation: Recommendation) -> list[str]:
     """Return the options that are not at their defaults."""
-    from infopt.config import EngineConfig
-
-    if recommendation.config is None:
-        return []
-    config: dict[str, Any] = recommendation.config
-    defaults = EngineConfig(model=config["model"]).to_dict()
-    changed = [f"{k}: {v}" for k, v in config.items() if k != "model" and v != defaults[k]]
-    return [f"model: {config['model']}", *changed]
+    return [f"{name}: {value}" for name, value in recommendation.changed_options().items()]
 
 
 def _evidence(recommendation: Recommendation) -> list[str]:
-    from infopt.results.html import format_value
+    from infopt.select.html import format_evidence
 
     lines = []
     width = max((len(e.label) for e in recommendation.evidence), default=0)
     for entry in recommendation.evidence:
-        text = f"{entry.label:<{width}}  {format_value(entry.value)} {entry.unit}".rstrip()
-        if entry.low is not None and entry.high is not None:
-            text += f" [{format_value(entry.low)}, {format_value(entry.high)}]"
-        lines.append(text)
+        lines.append(f"{entry.label:<{width}}  {format_evidence(entry)} {entry.unit}".rstrip())
     return lines
 
 
@@ -219,16 +209,15 @@ def _baselines(recommendation: Recommendation) -> list[str]:
 
 
 def _ablation(recommendation: Recommendation) -> list[str]:
-    from infopt.results.html import format_value
+    from infopt.results.html import format_ratio, format_value
 
     lines = []
     for effect in recommendation.ablation:
-        text = f"{effect.technique}, {effect.label}: {format_value(effect.composed)}"
-        text += f" with it, {format_value(effect.without)} without"
+        text = f"{effect.technique}, {effect.label}: {format_value(effect.composed, 3)}"
+        text += f" with it, {format_value(effect.without, 3)} without"
         if effect.worth is not None:
-            text += f", {effect.worth:.3g}x"
-        if effect.low is not None and effect.high is not None:
-            text += f" [{effect.low:.3g}, {effect.high:.3g}]"
+            ends = (effect.low or effect.worth, effect.high or effect.worth)
+            text += f", {format_ratio(effect.worth, *ends)}"
         lines.append(f"{text} ({effect.verdict})")
     return lines
 

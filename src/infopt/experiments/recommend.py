@@ -13,6 +13,7 @@ from infopt.experiments.costs import price_records
 from infopt.experiments.select_spec import BASELINES, COMPOSED, STATIC, UNOPTIMIZED, WITHOUT
 from infopt.experiments.tables import collect, retire_others
 from infopt.results import read_json, write_table
+from infopt.results.html import format_ratio
 from infopt.select import (
     BaselineGain,
     Recommendation,
@@ -194,7 +195,7 @@ def _gain_message(name: str, found: Mapping[str, Any], values: Mapping[str, Any]
         what = f"the best static setting (batches of {size:.0f}{wait}, bfloat16)"
     ratio = "could not be compared in every pair with"
     if values["ratio"] is not None:
-        ratio = f"was {values['ratio']:.2f}x [{values['low']:.2f}, {values['high']:.2f}] that of"
+        ratio = f"was {format_ratio(*(values[k] for k in ('ratio', 'low', 'high')))} that of"
     relaxed = ""
     if values["slo_factor"] != 1:
         relaxed = (

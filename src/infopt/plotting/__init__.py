@@ -14,6 +14,7 @@ from infopt.plotting.batch_gain import batch_gain
 from infopt.plotting.calibration import calibration_size, text_ratios
 from infopt.plotting.capacity import capacity_bars
 from infopt.plotting.fronts import pareto
+from infopt.plotting.goodput import goodput_gains
 from infopt.plotting.kept_quality import kept_quality
 from infopt.plotting.kv_share import kv_share
 from infopt.plotting.latency import ecdf, latency_percentiles
@@ -65,6 +66,7 @@ __all__ = [
     "formula_scatter",
     "fragmentation",
     "goodput_curve",
+    "goodput_gains",
     "keep_warm_curves",
     "kept_quality",
     "kv_share",

@@ -15,6 +15,19 @@ from infopt.plotting.style import GREY
 from infopt.results.metrics import Better, Metric, metric_of
 
 _DISPLAY_DPI = 144
+_MAX_TICKS = 9
+_RATIO_TICKS = (
+    tuple(step / 20 for step in range(10, 41)),
+    tuple(step / 10 for step in range(3, 21)),
+    (*(step / 10 for step in range(2, 10)), 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 3.5, 4.0),
+    tuple(
+        step * power
+        for power in (0.01, 0.1, 1.0, 10.0, 100.0)
+        for step in (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+    ),
+    tuple(2.0**power for power in range(-10, 11)),
+)
+"""Ticks of an axis of ratios, the finest first."""
 _NOTE_WIDTH = 48  # characters; narrow axes beside long names of rows have no more room
 
 
@@ -62,12 +75,44 @@ def set_title(ax: Axes, title: str) -> None:
         room = figure.bbox.width * 0.95  # letters are a little wider at other resolutions
     else:
         text = ax.set_title(title, pad=16)  # room for the name of a line
+        figure.draw_without_rendering()  # names of rows make the axes narrower
         room = ax.get_window_extent().width
     text.set_parse_math(False)
     width = text.get_window_extent().width
     if width > room:
         num_chars = int(len(title) * room / width) - 1
-        text.set_text(textwrap.fill(title, max(num_chars, 16)))
+        text.set_text(_balanced(title, max(num_chars, 16)))
+
+
+def _balanced(text: str, num_chars: int) -> str:
+    """Wrap a text into as few lines as possible, none much shorter than the others."""
+    num_lines = len(textwrap.wrap(text, num_chars))
+    widths = range(max(len(text) // num_lines, 1), num_chars + 1)
+    width = next((w for w in widths if len(textwrap.wrap(text, w)) == num_lines), num_chars)
+    return textwrap.fill(text, width)
+
+
+def log_ratio_axis(ax: Axes, axis: Literal["x", "y"], low: float, high: float) -> None:
+    """Scale an axis of ratios so that half and double are equally far, with round ticks.
+
+    Args:
+        ax: The axes.
+        axis: Which axis.
+        low: Its lower end, above 0.
+        high: Its upper end.
+    """
+    inside = [[tick for tick in ticks if low <= tick <= high] for ticks in _RATIO_TICKS]
+    ticks = next((t for t in inside if len(t) <= _MAX_TICKS), inside[-1])
+    texts = [f"{tick:g}x" for tick in ticks]
+    if axis == "x":
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(ticks, texts)
+        ax.set_xlim(low, high)
+    else:
+        ax.set_yscale("log", base=2)
+        ax.set_yticks(ticks, texts)
+        ax.set_ylim(low, high)
+    ax.minorticks_off()
 
 
 def label_axis(

@@ -57,7 +57,7 @@ def bars_with_interval(
         np.arange(len(labels)),
         values.values,
         height=0.62,
-        color=row_colors(labels, names(table, color) if color else None),
+        color=row_colors(labels, names(table, color) if color else None, reference),
         xerr=values.errors if values.has_intervals else None,
         error_kw={"elinewidth": 1.4, "capsize": 3, "ecolor": "#303030"},
     )

@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infopt.plotting.axes import label_axis, legend_beside, new_axes, reference_line, set_title
+from infopt.plotting.axes import (
+    label_axis,
+    legend_beside,
+    log_ratio_axis,
+    new_axes,
+    reference_line,
+    set_title,
+)
 from infopt.plotting.data import floats, names, usable_rows
-from infopt.plotting.style import colors_for, markers_for, styled
-from infopt.results.html import format_value
+from infopt.plotting.style import GREY, colors_for, markers_for, styled
 from infopt.results.metrics import Metric
 from infopt.results.table import require_columns
 
@@ -41,7 +47,7 @@ def batch_gain(
         gains: One row per scheme and batch size: ``num_tokens``, ``measured``, ``low``, ``high``
             (NaN where only predicted) and ``predicted``, all ratios to the reference.
         label: Column with the names of schemes.
-        reference: Name of the line at 1.
+        reference: Name of the line at 1, in the legend: lines end where its own name would stand.
         title: The finding; default compares the smallest and the largest measured batch.
         across: Name of the horizontal axis.
         measure: Name of the vertical axis.
@@ -54,40 +60,44 @@ def batch_gain(
     schemes = list(dict.fromkeys(labels))
     colors, markers = colors_for(schemes), markers_for(schemes)
     ax = new_axes(ax, (8.4, 4.6))
+    is_any_open = False
     for name in schemes:
         own = table.loc[[other == name for other in labels]].sort_values(by=["num_tokens"])
         x = floats(own, "num_tokens")
         ax.plot(x, floats(own, "predicted"), color=colors[name], linestyle="--", linewidth=1.3)
-        _draw_measured(ax, own, name, colors[name], markers[name])
+        is_any_open |= _draw_measured(ax, own, name, colors[name], markers[name])
     ax.plot([], [], color="#303030", linestyle="--", linewidth=1.3, label=predicted_label)
-    reference_line(ax, 1.0, reference, axis="y")
+    reference_line(ax, 1.0, axis="y")
+    ax.plot([], [], color=GREY, linestyle="--", linewidth=1.2, label=reference)
     _scale(ax, table)
     metric = Metric("gain", measure, better="higher")
-    ax.set_xlabel(f"{across}\nhollow: undecided")
+    ax.set_xlabel(f"{across}\nhollow: undecided" if is_any_open else across)
     label_axis(ax, "y", metric)
     legend_beside(ax)
     set_title(ax, title or _finding(table, labels))
     return ax
 
 
-def _draw_measured(ax: Axes, own: pd.DataFrame, name: str, color: str, marker: str) -> None:
+def _draw_measured(ax: Axes, own: pd.DataFrame, name: str, color: str, marker: str) -> bool:
+    """Draw the measured points of a scheme and return whether any of them is undecided."""
     own = own.loc[np.isfinite(floats(own, "measured"))]
     x, y, low, high = (floats(own, c) for c in ("num_tokens", "measured", "low", "high"))
     ax.plot(x, y, color=color, linewidth=1.4)
     ax.plot([], [], color=color, marker=marker, linewidth=1.4, label=name)
+    is_open = (low <= 1) & (high >= 1)
     for i in range(len(x)):
-        is_open = low[i] <= 1 <= high[i]
         ax.errorbar(
             x[i],
             y[i],
             yerr=np.clip([[y[i] - low[i]], [high[i] - y[i]]], 0, None),
             fmt=marker,
             color=color,
-            markerfacecolor="white" if is_open else color,
+            markerfacecolor="white" if is_open[i] else color,
             elinewidth=1.1,
             capsize=2,
             zorder=3,
         )
+    return bool(is_open.any())
 
 
 def _scale(ax: Axes, table: pd.DataFrame) -> None:
@@ -96,13 +106,8 @@ def _scale(ax: Axes, table: pd.DataFrame) -> None:
     ax.set_xticks(sizes, [f"{size:g}" for size in sizes])
     columns = ("measured", "low", "high", "predicted")
     ends = np.concatenate([floats(table, c) for c in columns] + [np.ones(1)])
-    low, high = float(np.nanmin(ends)) / 1.15, float(np.nanmax(ends)) * 1.15
-    ax.set_yscale("log", base=2)
-    ticks = [t for t in (0.125, 0.25, 0.5, 0.71, 1, 1.4, 2, 2.8, 4, 5.7, 8, 11, 16, 32) if t >= low]
-    ticks = [t for t in ticks if t <= high]
-    ax.set_yticks(ticks, [f"{format_value(t, 2)}x" for t in ticks])
-    ax.set_ylim(low, high)
     ax.minorticks_off()
+    log_ratio_axis(ax, "y", float(np.nanmin(ends)) / 1.15, float(np.nanmax(ends)) * 1.15)
 
 
 def _finding(table: pd.DataFrame, labels: list[str]) -> str:

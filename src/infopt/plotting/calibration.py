@@ -83,7 +83,8 @@ def text_ratios(
         df: From ``load_results``.
         label: Column with the names of rows.
         limit: Largest ratio allowed; None draws no line.
-        title: The finding; default names the best run on each kind of text.
+        title: The finding; default names the lowest run on each kind of text and says how many
+            others its interval does not tell from it.
         ax: Where to draw.
     """
     table, note = usable_rows(df, [_column(kind) for kind in KINDS], "text_ratios")
@@ -140,5 +141,11 @@ def _growth(table: pd.DataFrame, x: np.ndarray) -> str:
 
 
 def _best_of(found: Mapping[str, Values], labels: list[str]) -> str:
-    best = {kind: labels[int(np.argmin(v.values))] for kind, v in found.items()}
-    return ", ".join(f"best on {kind}: {name}" for kind, name in best.items()).capitalize()
+    """Name the lowest ratio of each kind of text, and how many overlap with its interval."""
+    parts = []
+    for kind, values in found.items():
+        best = int(np.argmin(values.values))
+        num_open = int((values.low <= values.high[best]).sum()) - 1
+        doubt = f" ({num_open} not told from it)" if num_open > 0 else ""
+        parts.append(f"lowest on {kind}: {labels[best]}{doubt}")
+    return ", ".join(parts).capitalize()

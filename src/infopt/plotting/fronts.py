@@ -40,7 +40,7 @@ def pareto(
         y: Column of the vertical axis.
         color: Column whose values have colours (a technique).
         label: Column with the names of points; front and chosen run are always named, others where
-            there is room.
+            there is room. All are, in place of a legend, where colours stand for the same names.
         front: Column that marks the front; if absent, the front of x and y is computed.
         feasible: Column that marks allowed runs; the others are drawn hollow.
         chosen: Run (``stage/slug``) to circle.
@@ -65,11 +65,11 @@ def pareto(
     label_axis(ax, "x", across.metric, notes=[note, hollow])
     label_axis(ax, "y", up.metric)
     ax.margins(0.12)
-    if color is not None:
+    labels, is_named = names(table, label), color is not None and color == label
+    if color is not None and not is_named:
         legend_beside(ax)
-    labels = names(table, label)
     set_title(ax, title or _finding(labels, is_front))
-    place_labels(ax, points, labels, list(is_front | is_chosen))
+    place_labels(ax, points, labels, list(is_front | is_chosen | is_named))
     return ax
 
 

@@ -28,6 +28,7 @@ def kept_quality(
     *,
     lines: Mapping[str, float] | None = None,
     linear_below: float | None = None,
+    reference: str | None = None,
     title: str,
     ax: Axes | None = None,
 ) -> Axes:
@@ -42,6 +43,7 @@ def kept_quality(
         metric: What ``value`` is; values are multiplied by its ``display_scale``.
         lines: Values to draw lines at, by name, in stored units.
         linear_below: Above this displayed value the vertical axis is logarithmic; None: nowhere.
+        reference: Name of the candidate that the others are compared with: black.
         title: The finding.
         ax: Where to draw.
     """
@@ -51,7 +53,7 @@ def kept_quality(
     x = 100 * floats(table, "kept")
     value, low, high = (metric.display_scale * floats(table, c) for c in _COLUMNS[1:])
     ax = new_axes(ax, (8.2, 4.6))
-    colors, markers = colors_for(labels), markers_for(labels)
+    colors, markers = colors_for(labels, reference), markers_for(labels)
     for i, name in enumerate(labels):
         ax.errorbar(
             x[i],

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_LOWEST = -15
 _COLUMNS = ("context", "measured", "low", "high", "predicted")
 
 
 @styled
-def kv_share(shares: pd.DataFrame, *, title: str, ax: Axes | None = None) -> Axes:
+def kv_share(
+    shares: pd.DataFrame, *, title: str, reference: str | None = None, ax: Axes | None = None
+) -> Axes:
     """Draw the share of a decode step that keys and values take, over the context.
 
     Points with 95 % intervals are the time beyond that of a step with hardly any context; dashed
@@ -30,12 +31,13 @@ def kv_share(shares: pd.DataFrame, *, title: str, ax: Axes | None = None) -> Axe
         shares: One row per candidate and context: ``name``, ``context``, ``measured``, ``low``,
             ``high`` and ``predicted``, as shares of 1.
         title: The finding.
+        reference: Name of the candidate that the others are compared with: black.
         ax: Where to draw.
     """
     table, _ = usable_rows(shares, _COLUMNS, "kv_share")
     labels = names(table, "name")
     unique = list(dict.fromkeys(labels))
-    colors, markers = colors_for(unique), markers_for(unique)
+    colors, markers = colors_for(unique, reference), markers_for(unique)
     ax = new_axes(ax, (8.4, 4.4))
     for name in unique:
         own = table.loc[[other == name for other in labels]].sort_values(by=["context"])
@@ -55,7 +57,8 @@ def kv_share(shares: pd.DataFrame, *, title: str, ax: Axes | None = None) -> Axe
         )
     ax.plot([], [], color="#303030", linestyle="--", linewidth=1.3, label="predicted (bytes)")
     reference_line(ax, 50, "half of the step", axis="y")
-    ax.set_ylim(_LOWEST, 100)  # below lies noise: a longer context that took less time
+    # Below 0 lies noise: a longer context that took less time.
+    ax.set_ylim(min(0.0, 1.1 * 100 * float(floats(table, "low").min())), 100)
     ax.set_xlim(left=0)
     ax.set_xlabel("Context of each sequence (tokens)")
     label_axis(ax, "y", Metric("share", "Keys and values in a decode step", "%", "lower"))

@@ -43,7 +43,8 @@ def latency_percentiles(
         label: Column with the names of rows.
         color: Column whose values have colours; default: techniques have theirs.
         limit_s: Limit of the service-level objective in seconds.
-        title: The finding; default names the run with the lowest p90.
+        title: The finding; default names the run with the lowest of the highest percentile that all
+            runs have.
         ax: Where to draw.
     """
     table, note = usable_rows(df, [f"latency.{latency}.p50"], "latency_percentiles")
@@ -69,7 +70,7 @@ def latency_percentiles(
     missing = [p for p, v in values.items() if not np.isfinite(v).all()]
     reason = f"{', '.join(missing)} missing where the sample is too small" if missing else None
     label_axis(ax, "x", metric, notes=[note, reason])
-    _percentile_legend(ax)
+    _percentile_legend(ax, [p for p, points in values.items() if np.isfinite(points).any()])
     set_title(ax, title or _lowest(values, labels, latency))
     return ax
 
@@ -151,20 +152,21 @@ def _draw_marks(
     ax.scatter(points, rows, s=size, c=colors, marker=_MARKERS[percentile], lw=thick, zorder=3)
 
 
-def _percentile_legend(ax: Axes) -> None:
+def _percentile_legend(ax: Axes, drawn: list[str]) -> None:
     """Explain the marks in grey: colour belongs to the runs."""
     from matplotlib.lines import Line2D
 
     handles = [
         Line2D([], [], color=GREY, marker=mark, linestyle="none", markersize=8, markeredgewidth=2
                if mark == "|" else 1, label=percentile)
-        for percentile, mark in _MARKERS.items()
+        for percentile, mark in _MARKERS.items() if percentile in drawn
     ]  # fmt: skip
     ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
 
 
 def _lowest(values: dict[str, np.ndarray], labels: list[str], latency: str) -> str:
-    key = "p90" if np.isfinite(values.get("p90", np.array([np.nan]))).all() else "p50"
+    # The rare long waits are what users remember.
+    key = next(p for p in reversed(values) if np.isfinite(values[p]).all())
     metric, best = metric_of(latency), int(np.nanargmin(values[key]))
     text = f"{labels[best]} has the lowest {metric.label} {key}: "
     return text + shown(float(values[key][best]), metric)

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infopt.plotting.axes import label_axis, legend_beside, new_axes, reference_line, set_title
+from infopt.plotting.axes import (
+    label_axis,
+    legend_beside,
+    log_ratio_axis,
+    new_axes,
+    reference_line,
+    set_title,
+)
 from infopt.plotting.data import floats, names
 from infopt.plotting.style import (
     GREY,
@@ -16,15 +23,12 @@ from infopt.plotting.style import (
     styled,
 )
 from infopt.plotting.verdict_dots import NOTE, verdict_dots
-from infopt.results.html import format_value
 from infopt.results.metrics import Metric
 from infopt.results.table import require_columns
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-
-_TICKS = (0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 
 @styled
@@ -45,23 +49,12 @@ def measure_ratios(
     ax = new_axes(ax, (7.6, 1.8 + 0.36 * len(table)))
     ratio, low, high = (floats(table, column) for column in ("ratio", "low", "high"))
     found = verdict_dots(ax, names(table, "measure"), names(table, "verdict"), ratio, low, high)
-    _ratio_scale(ax, float(low.min()), float(high.max()))
+    log_ratio_axis(ax, "x", min(float(low.min()), 1.0) / 1.05, max(float(high.max()), 1.0) * 1.05)
     reference_line(ax, 1.0, reference)
     metric = Metric("ratio", f"Ratio to {reference}")
     label_axis(ax, "x", metric, notes=[NOTE])
     set_title(ax, title or f"Against {reference}: {found}")
     return ax
-
-
-def _ratio_scale(ax: Axes, low: float, high: float) -> None:
-    low, high = min(low, 1.0) / 1.05, max(high, 1.0) * 1.05
-    ticks = [tick for tick in _TICKS if low <= tick <= high]
-    # Few enough that their texts do not run into each other.
-    near = [tick for tick in ticks if tick == 1.0 or abs(np.log2(tick)) * 8 > np.log2(high / low)]
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(near, [f"{format_value(tick, 3)}x" for tick in near])
-    ax.set_xlim(low, high)
-    ax.minorticks_off()
 
 
 @styled
@@ -152,8 +145,9 @@ def distinct_experts(
     gaps = floats(table, "mean") / floats(table, "formula") - 1
     worst = table.iloc[int(np.argmax(np.abs(gaps)))]
     found = (
-        f"{worst['rows']:.0f} sequences of {worst['kind']} touch {worst['mean']:.2f} of "
-        f"{num_experts} experts, {worst['formula']:.2f} by formula: nowhere is it farther off"
+        f"Within {np.abs(gaps).max():.0%} of the formula; farthest with {worst['rows']:.0f} "
+        f"sequences of {worst['kind']}: {worst['mean']:.2f} of {num_experts} experts, "
+        f"{worst['formula']:.2f} by formula"
     )
     set_title(ax, title or found)
     return ax

@@ -49,7 +49,7 @@ def op_shares(ops: pd.DataFrame, *, title: str | None = None, ax: Axes | None = 
     name_rows(ax, steps)
     ax.set_xlim(0, 100)
     ax.set_xlabel(
-        "Share of the step (%)\nfull colour: least time by the machine's limits   better →"
+        "Share of the step (%)\nfull colour: least time by the machine's limits (more is better →)"
     )
     legend_beside(ax, "Op")
     low, high = min(explained), max(explained)

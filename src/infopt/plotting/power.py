@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from infopt.plotting.axes import label_axis, legend_beside, new_axes, set_title
 from infopt.plotting.data import floats, metric_in, names, read_values, usable_rows
-from infopt.plotting.style import BLUE, GREEN, GREY, ORANGE, PALETTE, markers_for, styled
+from infopt.plotting.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PALETTE,
+    colors_for,
+    markers_for,
+    styled,
+)
 from infopt.results.html import format_value
 from infopt.results.metrics import Metric
 from infopt.results.table import require_columns
@@ -84,14 +93,15 @@ def keep_warm_curves(
     energy, power = floats(starts, "start_j"), floats(starts, "warm_watts")
     even = power / energy
     rates = np.geomspace(even.min() / 30, even.max() * 30, 60)
-    for place, label in enumerate(names(starts, "format")):
-        color = PALETTE[place % len(PALETTE)]
+    labels = names(starts, "format")
+    colors = colors_for(labels)
+    for place, label in enumerate(labels):
+        color = colors[label]
         warm = power[place] / rates
         ax.plot(rates, np.full_like(rates, energy[place]), color=color, label=f"{label}: start")
         ax.plot(rates, warm, color=color, linestyle="--", label=f"{label}: keep warm")
         ax.plot(even[place], energy[place], "o", color=color)
-    ax.set_xscale("log")
-    ax.set_yscale("log")
+    _plain_logarithms(ax)
     suffix = ", derived" if is_derived else ""
     label_axis(ax, "x", Metric("rate", "Requests", "1/s"), notes=["points: break-even"])
     label_axis(ax, "y", Metric("energy", f"Start or waiting{suffix}", "J/request", "lower"))
@@ -100,11 +110,19 @@ def keep_warm_curves(
     return ax
 
 
+def _plain_logarithms(ax: Axes) -> None:
+    """Make both axes logarithmic, with numbers that need no exponent."""
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.xaxis.set_major_formatter(lambda value, _: format_value(value, 3))
+    ax.yaxis.set_major_formatter(lambda value, _: format_value(value, 3))
+
+
 @styled
 def request_energy(
     requests: pd.DataFrame, *, title: str, is_derived: bool, ax: Axes | None = None
 ) -> Axes:
-    """Draw what each request used for its prompt and for its output.
+    """Draw what requests used for their prompts and outputs, a bar for each pair of lengths.
 
     Args:
         requests: ``prompt_tokens``, ``output_tokens``, ``prefill_j``, ``decode_j`` of each.
@@ -114,19 +132,25 @@ def request_energy(
     """
     columns = ["prompt_tokens", "output_tokens", "prefill_j", "decode_j"]
     require_columns(requests, columns, "request_energy")
-    prefill, decode = floats(requests, "prefill_j"), floats(requests, "decode_j")
+    means: Any = requests.groupby(columns[:2], as_index=False, sort=True)[columns[2:]].mean()
+    prefill, decode = floats(means, "prefill_j"), floats(means, "decode_j")
     order = np.argsort(prefill + decode)
     places = np.arange(len(order))
     ax = new_axes(ax, (7.6, 4.0))
-    ax.bar(places, prefill[order], color=BLUE, label="its prompt (prefill)")
-    ax.bar(places, decode[order], bottom=prefill[order], color=ORANGE, label="its output (decode)")
-    pairs = zip(floats(requests, "prompt_tokens"), floats(requests, "output_tokens"), strict=True)
-    texts = [f"{p:.0f}+{o:.0f}" for p, o in pairs]
+    width = min(0.8, 0.12 * len(order))  # a single bar need not fill the picture
+    ax.bar(places, prefill[order], width=width, color=BLUE, label="prompt (prefill)")
+    style = {"width": width, "color": ORANGE, "label": "output (decode)"}
+    ax.bar(places, decode[order], bottom=prefill[order], **style)
+    lengths = zip(*(floats(means, c) for c in ("prompt_tokens", "output_tokens")), strict=True)
+    texts = [f"{p:.0f}+{o:.0f}" for p, o in lengths]
     step = max(len(order) // 12, 1)
     shown = places[::step]
     ax.set_xticks(shown, [texts[order[i]] for i in shown], rotation=45, fontsize=8)
+    ax.set_xlim(-0.8, len(order) - 0.2)
     ax.grid(visible=False, axis="x")
-    ax.set_xlabel("Requests by energy (prompt + output tokens)")
+    ax.set_xlabel(
+        "Prompt + output tokens of the requests, by energy\nmeans where lengths are equal"
+    )
     suffix = ", derived" if is_derived else ""
     label_axis(ax, "y", Metric("energy", f"Energy{suffix}", "J/request", "lower"))
     legend_beside(ax)
@@ -199,8 +223,7 @@ def cost_curves(points: pd.DataFrame, *, currency: str, title: str, ax: Axes | N
         color = PALETTE[(place + 3) % len(PALETTE)]
         price = floats(part, "elsewhere_per_request")
         ax.plot(floats(part, "requests_per_s"), price, color=color, linestyle="--", label=kind)
-    ax.set_xscale("log")
-    ax.set_yscale("log")
+    _plain_logarithms(ax)
     label_axis(ax, "x", Metric("traffic", "Requests", "1/s"))
     label_axis(ax, "y", Metric("cost", "Price", f"{currency}/request", "lower"))
     legend_beside(ax)

@@ -38,7 +38,8 @@ def prefix_hits(requests: pd.DataFrame, *, title: str, ax: Axes | None = None) -
         seen = np.cumsum(floats(own, "prompt"))
         if name == unique[0]:
             best = 100 * np.cumsum(floats(own, "shareable")) / seen
-            ax.plot(places, best, color=GREY, linestyle="--", label="room for everything")
+            style = {"color": GREY, "linestyle": ":", "zorder": 4}  # over the line that reaches it
+            ax.plot(places, best, label="room for everything", **style)
         share = 100 * np.cumsum(floats(own, "cached")) / seen
         ax.plot(places, share, color=colors[name], marker=markers[name], markersize=5, label=name)
     ax.set_ylim(0, 100)
@@ -61,7 +62,7 @@ def prefix_survivors(requests: pd.DataFrame, *, title: str, ax: Axes | None = No
         ax: Where to draw.
     """
     table, _ = usable_rows(requests, ["kept"], "prefix_survivors")
-    ax = new_axes(ax, (8.0, 3.6))
+    ax = new_axes(ax, (8.0, 4.0))
     labels = names(table, "name")
     unique = list(dict.fromkeys(labels))
     colors, width = colors_for(unique), 0.8 / len(unique)
@@ -70,8 +71,9 @@ def prefix_survivors(requests: pd.DataFrame, *, title: str, ax: Axes | None = No
         places = np.arange(1, len(kept) + 1) + (rank - (len(unique) - 1) / 2) * width
         ax.bar(places, kept, width=width, color=colors[name], label=name)
     ax.set_ylim(0, 105)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("Request, in order of arrival (the last ones are the newest)")
-    label_axis(ax, "y", Metric("kept", "Pages of its prompt still cached", "%", "higher"))
+    label_axis(ax, "y", Metric("kept", "Pages of it still cached", "%", "higher"))
     legend_beside(ax)
     set_title(ax, title)
     return ax

@@ -140,5 +140,5 @@ def _finding(labels: list[str], x: np.ndarray, loss: Values, limits: Mapping[str
     kept = np.flatnonzero(loss.values <= limit)
     if not len(kept):
         return f"{what}: nothing stays below the {name}"
-    fewest = kept[np.argmin(x[kept])]
-    return f"{what}: {labels[fewest]} needs the fewest bits below the {name}, {x[fewest]:.3g}"
+    fewest = kept[np.lexsort((loss.values[kept], x[kept]))[0]]
+    return f"{what}: {x[fewest]:.3g} bits are the fewest below the {name}, with {labels[fewest]}"

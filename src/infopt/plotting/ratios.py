@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infopt.plotting.axes import label_axis, new_axes, reference_line, set_title
+from infopt.plotting.axes import (
+    label_axis,
+    log_ratio_axis,
+    new_axes,
+    reference_line,
+    set_title,
+)
 from infopt.plotting.bars import name_rows, row_size
 from infopt.plotting.data import floats, names, usable_rows
 from infopt.plotting.style import row_colors, styled
+from infopt.results.html import format_ratio
 from infopt.results.metrics import Metric, metric_of
 from infopt.results.table import require_columns
 
@@ -74,22 +81,20 @@ def _scale(ax: Axes, low: np.ndarray, high: np.ndarray) -> None:
     margin = 1.08
     left, right = float(ends.min()) / margin, float(ends.max()) * margin
     if left > 0 and right / left > 4:
-        ax.set_xscale("log", base=2)
-        powers = np.arange(np.ceil(np.log2(left)), np.floor(np.log2(right)) + 1)
-        ax.set_xticks(2.0**powers, [f"{tick:g}x" for tick in 2.0**powers])
-        ax.minorticks_off()
+        log_ratio_axis(ax, "x", left, right)
     else:
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}x")
-    ax.set_xlim(left, right)
+        ax.set_xlim(left, right)
 
 
 def _write_ratios(ax: Axes, table: pd.DataFrame, base: str) -> None:
     """Write the numbers to the right of the axes, as in a forest plot."""
     pairs = f"{base}.num_pairs"
-    for row, (_, values) in enumerate(table.iterrows()):
-        text = f"{values[f'{base}.median']:.2f} [{values[f'{base}.low']:.2f}, "
-        text += f"{values[f'{base}.high']:.2f}]"
-        text += f"  {values[pairs]:.0f} pairs" if pairs in table.columns else ""
+    counts = floats(table, pairs) if pairs in table.columns else None
+    ends = (floats(table, f"{base}.{end}") for end in ("median", "low", "high"))
+    for row, ratio in enumerate(zip(*ends, strict=True)):
+        text = format_ratio(*(float(value) for value in ratio))
+        text += f"  {counts[row]:.0f} pairs" if counts is not None else ""
         ax.annotate(
             text,
             (1.0, row),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from infopt.errors import ResultError
 from infopt.plotting.axes import legend_beside, new_axes, set_title
 from infopt.plotting.bars import cut_name
 from infopt.plotting.data import floats, names, usable_rows
+from infopt.plotting.placement import place_labels
 from infopt.plotting.style import (
     BLACK,
     BLUE,
@@ -59,10 +60,14 @@ def roofline(
     flops: float,
     *,
     label: str = "slug",
+    color: str | None = None,
     title: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw achieved FLOP/s over FLOP per byte, under the roof of the machine.
+
+    Each point is named with the share of the roof that it reaches: in the legend, or beside it
+    where colours stand for groups.
 
     Args:
         df: From ``load_results`` (or a table with ``roofline.bytes``, ``roofline.flops`` and
@@ -70,6 +75,7 @@ def roofline(
         bandwidth: Measured memory bandwidth in bytes per second.
         flops: Measured FLOP/s.
         label: Column with the names of points.
+        color: Column whose values have colours.
         title: The finding; default tells how close the best run comes.
         ax: Where to draw.
 
@@ -83,22 +89,22 @@ def roofline(
     labels = names(table, label)
     ax = new_axes(ax, (8.4, 4.4))
     _draw_roof(ax, intensity, bandwidth, flops)
-    colors, markers = colors_for(labels), markers_for(labels)
+    groups = names(table, color) if color else labels
+    colors, markers = colors_for(groups), markers_for(groups)
     share = achieved / np.minimum(flops, bandwidth * intensity)
-    for i, name in enumerate(labels):
-        ax.plot(
-            intensity[i],
-            achieved[i] / _GIGA,
-            linestyle="none",
-            marker=markers[name],
-            color=colors[name],
-            label=f"{cut_name(name)} ({share[i]:.0%})",
-            zorder=3,
-        )
+    texts = [f"{cut_name(n)} ({part:.0%})" for n, part in zip(labels, share, strict=True)]
+    for i, group in enumerate(groups):
+        style: dict[str, Any] = {"marker": markers[group], "color": colors[group]}
+        own = group if color else texts[i]
+        own = own if groups.index(group) == i else "_"  # one entry in the legend
+        ax.plot(intensity[i], achieved[i] / _GIGA, linestyle="none", label=own, zorder=3, **style)
     _name_axes(ax)
-    legend_beside(ax, "Share of the roof")
+    legend_beside(ax, "tokens (share of the roof)" if color else "Share of the roof")
     best = int(np.argmax(share))
     set_title(ax, title or f"{labels[best]} comes closest to the roof: {share[best]:.0%}")
+    if color:
+        points = np.column_stack([intensity, achieved / _GIGA])
+        place_labels(ax, points, texts, [True] * len(texts))
     return ax
 
 
@@ -145,8 +151,8 @@ def op_roofline(
     legend_beside(ax, "Op (colour), step (marker)")
     beyond = floats(table, "measured_s") - floats(table, "predicted_s")
     worst = table.iloc[int(np.argmax(beyond))]
-    default = f"{worst['op']} is furthest beyond its limit: {beyond.max() * 1e3:.3g} ms in a step"
-    set_title(ax, title or f"{default} ({worst['step']})")
+    default = f"Furthest beyond its limit: {worst['op']}, {beyond.max() * 1e3:.3g} ms of a "
+    set_title(ax, title or f"{default}{worst['step']}")
     return ax
 
 

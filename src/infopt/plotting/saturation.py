@@ -58,7 +58,8 @@ def load_curve(
         ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ax.yaxis.set_minor_locator(NullLocator())
         ax.yaxis.set_major_formatter("{x:g}")
-        reference_line(ax, limit * up.metric.display_scale, "limit", axis="y")
+        place = limit * up.metric.display_scale
+        reference_line(ax, place, f"limit {shown(place, up.metric)}", axis="y")
     ax.set_xlim(0, end)
     label_axis(ax, "x", metric_of("throughput.offered_requests_per_s"), notes=[note])
     label_axis(ax, "y", up.metric)

@@ -26,7 +26,7 @@ _NAMES = {
     "embedding": "embedding",
     "head": "output head",
 }
-_GAP = 1.5  # of a bar group, between the layers and what is outside them
+_GAP = 2.5  # of a bar group, between the layers and what is outside them
 
 
 @styled

@@ -167,7 +167,7 @@ def decision_shares(
     legend_beside(ax, "In the step")
     on = shares[list(_DECISIONS).index("on")]
     most, least = int(np.argmax(on)), int(np.argmin(on))
-    found = f"auto guessed in {on[most]:.0f} % of the steps on {labels[most]}"
+    found = f"Guesses paid in {on[most]:.0f} % of the steps on {labels[most]}"
     if most != least:
         found += f", in {on[least]:.0f} % on {labels[least]}"
     set_title(ax, title or found)

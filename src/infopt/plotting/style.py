@@ -19,7 +19,8 @@ R = TypeVar("R")
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#C9B800", "#0072B2", "#D55E00", "#CC79A7"
 GREY, LIGHT_GREY = "#6E6E6E", "#C8C8C8"
-BROWN, WINE, TEAL = "#7B4B2A", "#882255", "#117A8B"  # where one plot compares more than seven
+# Where one plot compares more than seven:
+BROWN, WINE, TEAL, INDIGO = "#7B4B2A", "#882255", "#117A8B", "#332288"
 PALETTE = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
@@ -50,6 +51,8 @@ STYLE: Mapping[str, Any] = MappingProxyType(
     }
 )
 
+_WITHOUT = "without-"
+
 # Techniques of one family are compared with each other, so within a family colours differ.
 TECHNIQUE_COLORS: Mapping[str, str] = MappingProxyType(
     {
@@ -75,6 +78,7 @@ TECHNIQUE_COLORS: Mapping[str, str] = MappingProxyType(
         "q4_1": BLUE,
         "q4_1-a8": TEAL,
         "int8": GREEN,
+        "int8-g64-a8": INDIGO,
         "w8a8": SKY,
         "int4-rtn": ORANGE,
         "int4-awq": VERMILION,
@@ -120,6 +124,19 @@ TECHNIQUE_COLORS: Mapping[str, str] = MappingProxyType(
         "speculative": VERMILION,
         "power": PURPLE,
         "select": SKY,
+        # questions whose winners a composition has; ``without-x`` is drawn like x
+        "composed": BLACK,
+        "unoptimized": GREY,
+        "precision": SKY,
+        "scheduling": BLUE,
+        "max_num_seqs": BROWN,
+        "token_budget": TEAL,
+        "page_size": YELLOW,
+        "prefix_cache": GREEN,
+        "schemes": ORANGE,
+        "compression": WINE,
+        "speculation": VERMILION,
+        "threads": PURPLE,
     }
 )
 
@@ -137,14 +154,19 @@ def marker_of(name: object) -> str:
     return MARKERS[_number(f"marker:{name}") % len(MARKERS)]
 
 
-def colors_for(names: Iterable[object]) -> dict[str, str]:
+def colors_for(names: Iterable[object], reference: str | None = None) -> dict[str, str]:
     """Return a colour for each of the names that share a plot.
 
     Known techniques keep theirs. Unknown ones keep ``color_of`` as long as it is free in this plot;
     otherwise they take the next free one, in the order of their names.
+
+    Args:
+        names: What is drawn.
+        reference: The name that the others are compared with: black, whatever technique it is.
     """
     unique = sorted({str(name) for name in names})
     colors = {name: color for name in unique if (color := _known_color(name))}
+    colors |= {name: BLACK for name in unique if name == reference}
     for name in unique:
         if name not in colors:
             start = PALETTE.index(color_of(name))
@@ -165,16 +187,27 @@ def markers_for(names: Iterable[object]) -> dict[str, str]:
     return markers
 
 
-def row_colors(labels: Sequence[object], groups: Sequence[object] | None = None) -> list[str]:
+def row_colors(
+    labels: Sequence[object],
+    groups: Sequence[object] | None = None,
+    reference: str | None = None,
+) -> list[str]:
     """Return a colour per row: by group, or by technique, or one for all.
 
     Rows that are no technique (``max_num_seqs=8``) are told apart by their names; colours for each
     of them would look like a meaning that is not there.
+
+    Args:
+        labels: Names of the rows.
+        groups: Their groups, if these have the colours.
+        reference: The row that the others are compared with: black.
     """
     if groups is not None:
         colors = colors_for(groups)
         return [colors[str(group)] for group in groups]
-    return [_known_color(str(label)) or BLUE for label in labels]
+    return [
+        BLACK if str(label) == reference else _known_color(str(label)) or BLUE for label in labels
+    ]
 
 
 def styled(function: Callable[P, R]) -> Callable[P, R]:
@@ -192,6 +225,7 @@ def styled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _known_color(name: str) -> str | None:
+    name = name.removeprefix(_WITHOUT)
     while name not in TECHNIQUE_COLORS:
         name, hyphen, _ = name.rpartition("-")
         if not hyphen:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from infopt.plotting.data import floats, is_missing, names, read_values
-from infopt.results.html import format_value
+from infopt.results.html import format_interval, format_value
 from infopt.results.table import require_columns
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def results_table(
-    df: pd.DataFrame, columns: Sequence[str], *, label: str = "slug", digits: int = 4
+    df: pd.DataFrame, columns: Sequence[str], *, label: str = "slug", digits: int = 3
 ) -> pd.DataFrame:
     """Return the columns of a plot as a table to display.
 
@@ -24,7 +24,8 @@ def results_table(
         df: From ``load_results``.
         columns: Columns to show; numbers appear in the unit of their heading.
         label: Column that names the rows.
-        digits: Significant digits.
+        digits: Significant digits of numbers without an interval; those with one have as many as it
+            leaves certain.
 
     Returns:
         Texts, ``value [low, high]`` where there is a 95 % interval and an empty text where a value
@@ -56,7 +57,6 @@ def _texts(df: pd.DataFrame, column: str, digits: int) -> list[str]:
 def _cell(value: float, low: float, high: float, digits: int) -> str:
     if not np.isfinite(value):
         return ""
-    text = format_value(float(value), digits)
     if np.isfinite(low) and np.isfinite(high):
-        text += f" [{format_value(float(low), digits)}, {format_value(float(high), digits)}]"
-    return text
+        return format_interval(float(value), float(low), float(high))
+    return format_value(float(value), digits)

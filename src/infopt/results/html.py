@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,10 @@ from infopt.results.metrics import metric_of
 
 if TYPE_CHECKING:
     from infopt.results.record import RunRecord
+
+_SPARE_DIGITS = 1.65  # of the interval's width: it is shown with one or two significant digits
+_MAX_DECIMALS = 6
+_MAX_RATIO_DECIMALS = 4
 
 _HEADLINES = (
     "throughput.output_tokens_per_s",
@@ -72,6 +77,43 @@ def format_value(value: float, digits: int = 4) -> str:
     return f"{value:.0f}" if abs(value) >= 1 else f"{value:.{digits + 3}f}"
 
 
+def format_interval(value: float, low: float, high: float) -> str:
+    """Return ``1.36 [1.34, 1.40]``, with as many decimals as the interval leaves certain.
+
+    An interval without width is a counted or repeated number: it stands alone.
+
+    Args:
+        value: The estimate.
+        low: Lower end of its interval.
+        high: Upper end.
+    """
+    if not low < high:
+        return format_value(value, 3)
+    decimals = max(math.floor(_SPARE_DIGITS - math.log10(high - low)), 0)
+    if decimals > _MAX_DECIMALS:
+        return f"{format_value(value, 3)} [{format_value(low, 3)}, {format_value(high, 3)}]"
+    return f"{value:.{decimals}f} [{low:.{decimals}f}, {high:.{decimals}f}]"
+
+
+def format_ratio(value: float, low: float, high: float) -> str:
+    """Return ``1.36x [1.34, 1.40]``; an end that is not 1 is not rounded to it.
+
+    Args:
+        value: A ratio.
+        low: Lower end of its interval; equal to the upper one for a single pair.
+        high: Upper end.
+    """
+    if not low < high:
+        return f"{format_value(value, 3)}x"
+    decimals = 2
+    while decimals < _MAX_RATIO_DECIMALS and any(
+        abs(end) < 10.0 ** (1 - decimals) or (end != 1 and round(end, decimals) == 1)
+        for end in (low, high)
+    ):
+        decimals += 1
+    return f"{value:.{decimals}f}x [{low:.{decimals}f}, {high:.{decimals}f}]"
+
+
 def _number_rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     intervals = record.intervals or {}
     for column in _HEADLINES:
@@ -79,25 +121,25 @@ def _number_rows(record: RunRecord) -> Iterator[tuple[str, str]]:
         if value is None:
             continue
         metric = metric_of(column)
-        text = format_value(value * metric.display_scale)
+        value *= metric.display_scale
+        text = format_value(value, 3)
         if column in intervals:
-            ends = (intervals[column][end] * metric.display_scale for end in ("low", "high"))
-            text += f" [{', '.join(format_value(end) for end in ends)}]"
+            low, high = (intervals[column][end] * metric.display_scale for end in ("low", "high"))
+            text = format_interval(value, low, high)
         label = metric.label
         if column.startswith("energy.") and record.energy.get("derived"):
             label += ", derived"
-            ends = (format_value(record.energy[f"j_per_token_{end}"]) for end in ("low", "high"))
+            ends = (format_value(record.energy[f"j_per_token_{end}"], 2) for end in ("low", "high"))
             text += f" (range of its constants {' to '.join(ends)})"
         yield label, f"{text} {metric.display_unit}".strip()
 
 
 def _comparison_rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     for name, ratio in (record.comparison or {}).items():
-        ends = f"[{format_value(ratio['low'], 3)}, {format_value(ratio['high'], 3)}]"
         yield (
             f"{metric_of(name).label} vs {ratio['reference']}",
-            f"x {format_value(ratio['median'], 3)} {ends}, {ratio['num_pairs']} pairs: "
-            f"{ratio['verdict']}",
+            f"{format_ratio(ratio['median'], ratio['low'], ratio['high'])}, "
+            f"{ratio['num_pairs']} pairs: {ratio['verdict']}",
         )
 
 

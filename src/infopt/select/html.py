@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
-from infopt.results.html import format_value
+from infopt.results.html import format_interval, format_value
 
 if TYPE_CHECKING:
     from infopt.select.recommendation import Evidence, Recommendation
@@ -27,10 +27,16 @@ def recommendation_html(recommendation: Recommendation) -> str:
     )
 
 
-def _row(entry: Evidence) -> str:
-    value = format_value(entry.value)
+def format_evidence(entry: Evidence) -> str:
+    """Return a measured number with its interval, without its unit."""
     if entry.low is not None and entry.high is not None:
-        value += f" [{format_value(entry.low)}, {format_value(entry.high)}]"
+        return format_interval(entry.value, entry.low, entry.high)
+    # What is derived from constants is known to a factor, not to a per cent.
+    return format_value(entry.value, 2 if entry.label.endswith("(derived)") else 3)
+
+
+def _row(entry: Evidence) -> str:
+    value = format_evidence(entry)
     return (
         f"<tr><th style='text-align:left'>{html.escape(entry.label)}</th>"
         f"<td style='text-align:left'>{value} {html.escape(entry.unit)}</td></tr>"

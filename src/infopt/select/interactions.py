@@ -1,10 +1,12 @@
 """Whether techniques get in each other's way: the composition against the parts it is made of.
 
 If techniques did not touch each other, the gain of all of them together would be the product of
-what each is worth in the composition, and the quality lost the sum. Speed: the product comes from
-paired ratios, its interval from theirs on the log scale. Quality: the loss of a technique is the
-divergence of the composition less that of the run without it; if these add up to more than the
-divergence of the composition, two techniques together lose more than each alone.
+what each is worth in the composition, and the quality lost the sum. A whole that gains more than
+this product is made of techniques that overlap: taking one back costs little, because the others
+make up for it. One that gains less is made of techniques that need each other. Speed: the product
+comes from paired ratios, its interval from theirs on the log scale. Quality: the loss of a
+technique is the divergence of the composition less that of the run without it; if these add up to
+more than the divergence of the composition, two techniques together lose more than each alone.
 """
 
 from __future__ import annotations
@@ -79,8 +81,8 @@ def _speed(
     verdict: InteractionVerdict = "undecided" if low <= 1 <= high else "more" if low > 1 else "less"
     label = metric_of(column).label
     words = {
-        "more": "they need each other",
-        "less": "they overlap",
+        "more": "they overlap: where one is missing, the others make up for part of it",
+        "less": "they need each other: alone, each is worth less than beside the others",
         "undecided": "which the intervals cannot tell apart",
     }
     message = (

@@ -197,6 +197,13 @@ class Recommendation:
             )
         return EngineConfig.from_dict(self.config)
 
+    def changed_options(self) -> dict[str, Any]:
+        """Return the model and the options that are not at their defaults; {} without a choice."""
+        if self.config is None:
+            return {}
+        defaults = EngineConfig(model=self.config["model"]).to_dict()
+        return {k: v for k, v in self.config.items() if k == "model" or v != defaults[k]}
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; the configuration comes first."""
         document = asdict(self)

@@ -129,7 +129,7 @@ def test_a_title_names_what_is_decided_and_a_table_the_reference(results):
     axes = forest_axes(rows, "output_tokens_per_s")
     assert "static" in [t.get_text() for t in axes.texts]
     table = compare_table(rows, ["throughput.output_tokens_per_s"], "output_tokens_per_s")
-    assert list(table["output throughput, ratio"]) == ["reference", "1.80 [1.62, 1.98] better"]
+    assert list(table["output throughput, ratio"]) == ["reference", "1.80x [1.62, 1.98] better"]
 
 
 def test_nothing_decided_is_said(results):
@@ -232,8 +232,8 @@ def test_a_batch_that_costs_as_much_as_its_parts_is_no_finding(story):
 def test_utilisation_is_work_over_time_and_limit(story):
     table = utilisation(story.decode("bfloat16"), 1e11, 1e12)
     first = table.iloc[0]
-    assert first["MBU (%)"] == pytest.approx(100 * (2e8 + 1e4) / (0.01125 * 1e11), abs=0.01)
-    assert first["MFU (%)"] == pytest.approx(100 * 2e8 / (0.01125 * 1e12), abs=0.01)
+    assert first["MBU (%)"] == pytest.approx(100 * (2e8 + 1e4) / (0.01125 * 1e11), abs=0.05)
+    assert first["MFU (%)"] == pytest.approx(100 * 2e8 / (0.01125 * 1e12), abs=0.05)
     assert first["tokens in the step"] == 1
 
 
@@ -258,9 +258,7 @@ def test_the_largest_op_and_its_distance_are_named(story):
     )
     assert "**between**" in ops.sentence("prefill of 128")
     assert "which no limit explains" in ops.sentence("prefill of 128")
-    assert ops.shares_title() == (
-        "bfloat16: gate_up takes 41% of the step (decode of 4), gate_up 41% (decode of 4)"
-    )
+    assert ops.shares_title() == "bfloat16: gate_up takes 41% of the decode of 4"
     assert ops.answer().endswith(
         "took: decode of 4 17.00 ms (15.00), prefill of 128 1017.00 ms (1015.00)."
     )

@@ -259,7 +259,15 @@ def test_time_is_split_from_the_shortest_context(story):
     assert f"about {500 + 500 * (0.5 - 1 / 3) / (0.6 - 1 / 3):.0f} tokens" in text
     assert "60% of the time and 67% of the bytes" in title(time.share_axes(story))
     assert time.step_table(story).loc[1000.0, "kv-int8, speed"] == "1.67x"
-    assert "undecided" not in time.speed_sentence(story)
+    assert time.speed_sentence(story) == (
+        "Against `auto`, throughput: 3 undecided; first token: 3 undecided."
+    )
+    base = "comparison.output_tokens_per_s"
+    slow = change(story, "kv-int8", f"{base}.verdict", "worse")
+    assert (
+        "throughput: worse with `kv-int8` 0.90x [0.80, 1.05], 2 undecided;"
+        in time.speed_sentence(slow)
+    )
     time.check(story)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from infopt.experiments.findings import moe as findings
 from infopt.experiments.findings import moe_answer as answer
+from infopt.experiments.findings import moe_quantization as quantization
 from infopt.experiments.findings.data import StageResults
 from infopt.experiments.findings.miniature import miniature_specs
 from infopt.experiments.findings.missing import Remark
@@ -229,15 +230,15 @@ def test_loads_are_shares_with_intervals(story):
     assert list(docs["share"]) == [0.5, 0.3, 0.1, 0.1]
     assert (docs["low"] < docs["share"]).all()
     assert "50% of a layer's tokens (on docs), the idlest 10%" in title(answer.load_axes(story))
-    assert "4 sequences of docs touch 3.00 of 4" in title(answer.distinct_axes(story))
+    assert "4 sequences of docs: 3.00 of 4" in title(answer.distinct_axes(story))
 
 
 def test_quantized_experts_are_judged_by_the_floor(story):
-    shown = answer.quantization_table(story)
+    shown = quantization.quantization_table(story)
     assert not isinstance(shown, Remark)
     assert list(shown.index) == ["none", "int8-experts-int4", "int4"]
     assert shown.loc["int4", "perplexity, docs"] == "1.040x [1.030, 1.050]"
-    text = answer.quantization_sentence(story)
+    text = quantization.quantization_sentence(story)
     assert "`int8-experts-int4` loses least (KL 0.0150 nats)" in text
     assert "floor of 0.02: `int8-experts-int4`." in text
 
@@ -245,6 +246,7 @@ def test_quantized_experts_are_judged_by_the_floor(story):
 def test_the_answer_names_quality_traffic_and_memory(story):
     text = answer.answer(story)
     assert "0.950x [0.920, 0.980] on docs" in text
+    assert "at equal work per token:** the trained mixture predicts" in text.splitlines()[0]
     assert "1.05x its time at 1 sequence, at worst 3.20x at 16" in text
     assert "equal size**, in speed: most 3.1x at 1, least 1.0x at 16 at once." in text
     assert "stores 1.50x the dense model's weights" in text
@@ -255,7 +257,7 @@ def test_what_was_not_measured_is_said(story):
     few = without(story, "speed", "experts", "expert_quantization")
     for axes in (answer.speed_axes, answer.advantage_axes, answer.load_axes, answer.distinct_axes):
         assert isinstance(axes(few), Remark)
-    assert isinstance(answer.quantization_table(few), Remark)
+    assert isinstance(quantization.quantization_table(few), Remark)
     assert "not part of this run" in answer.bound_sentence(few)
     assert "not part of this run" in answer.formula_sentence(few)
     assert "not part of this run" in findings.grouped_sentences(few)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -169,6 +170,17 @@ def test_every_plot_is_drawn_with_its_finding():
     assert "threads-1 takes the least energy per token" in titles[0].replace("\n", " ")
     assert "19%" in titles[1]  # 3 of 16 joules
     assert all(titles)
+
+
+def test_requests_of_one_length_are_told_in_words():
+    story = make_story()
+    samples = story.data.samples.copy()
+    for name, value in (("prompt_tokens", 8.0), ("output_tokens", 4.0)):
+        samples.loc[samples["name"] == f"requests.{name}", "value"] = value
+    same = PowerStory(replace(story.data, samples=samples), story.prices)
+    assert answer.request_axes(same).text.startswith(
+        "All requests have 8 + 4 tokens. One takes 1.5 J for its prompt and 6.5 J for its output"
+    )
 
 
 def test_the_answer_is_checked():

@@ -17,9 +17,9 @@ from infopt.experiments.findings.miniature import miniature_specs
 from infopt.experiments.findings.missing import Remark
 from infopt.experiments.findings.quantization import (
     QuantizationStory,
-    shown_ratio,
     weight_bytes,
 )
+from infopt.experiments.findings.tables import shown_ratio
 from infopt.select import FLOORS, write_recommendation
 
 
@@ -67,8 +67,8 @@ def test_the_floor_marks_what_may_be_chosen(quantization_story):
 
 def test_ratios_are_shown_as_finely_as_they_differ(quantization_story):
     row = quantization_story.scheme("int8")
-    assert shown_ratio(row, "comparison.output_tokens_per_s") == "2x [1.9, 2.1]"
-    assert shown_ratio(row, "quality.perplexity_ratio.docs") == "1.005x [1.002, 1.01]"
+    assert shown_ratio(row, "comparison.output_tokens_per_s") == "2.00x [1.90, 2.10]"
+    assert shown_ratio(row, "quality.perplexity_ratio.docs") == "1.005x [1.002, 1.010]"
     assert shown_ratio({}, "quality.perplexity_ratio.docs") == "not measured"
 
 
@@ -130,9 +130,11 @@ def test_the_answer_has_price_gain_end_and_alternatives(quantization_story):
         "Use **`int8`**, 8 bits per weight: the best that keeps the quality floor (3 of 7" in text
     )
     assert "**Its price:** 0.005 [0.0045, 0.0055] nats" in text
-    assert "against `none (float32)`, a decode step of 1 is 2.50x as fast" in text
-    assert "the throughput is 2x [1.9, 2.1] (better), its weights take 33% of the memory" in text
-    assert "The fastest under load was `int4-gptq-g64`, 3x [2.85, 3.15]. Why not that: " in text
+    assert "against `none (float32)`, a decode step of 1 is 2.50x [" in text
+    assert (
+        "the throughput is 2.00x [1.90, 2.10] (better), its weights take 33% of the memory" in text
+    )
+    assert "The fastest under load was `int4-gptq-g64`, 3.00x [2.85, 3.15]. Why not that: " in text
     assert "Mean KL to the reference is 0.08 nats, the limit is 0.02 nats" in text
     assert "A lossy floor (KL 0.1, perplexity 1.1x) would allow `int4-gptq-g64`: 4.5 bits" in text
     assert "miniature" not in text

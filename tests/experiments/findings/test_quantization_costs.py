@@ -142,7 +142,7 @@ def test_calibration_says_how_much_and_which_text(quantization_story):
     assert "With 256 tokens the KL is 0.04 nats, with 4096 it is 0.01; plain rounding loses" in text
     assert "1024 tokens come within a tenth of the best" in text
     text = calibration.domain_sentence(quantization_story)
-    assert "on docs calibration on docs gives 1.01x [1.005, 1.02] and on other text 1.02x" in text
+    assert "on docs calibration on docs gives 1.010x [1.005, 1.020] and on other text 1.02x" in text
     assert "(undecided)" in text
     assert "Random tokens, which resemble nothing: 1.04x" in text
     assert calibration.size_axes(quantization_story).has_data()
@@ -157,7 +157,7 @@ def test_static_scales_are_compared_where_both_ran(quantization_story):
     text = calibration.static_sentence(quantization_story)
     assert text == (
         "- `tiny`: scales at run time cost 0.05 nats, calibrated ones 0.5, **10x** as much, for "
-        "the same weights in 8 bits. Throughput over the reference: 2.5x [2.38, 2.62] and 2.6x "
+        "the same weights in 8 bits. Throughput over the reference: 2.50x [2.38, 2.62] and 2.60x "
         "[2.47, 2.73]."
     )
     text = calibration.cost_sentence(quantization_story)

@@ -150,8 +150,8 @@ def test_sentences_quote_the_numbers(story: SpeculativeStory) -> None:
     assert "not measured" in findings.gain_sentence(story, "code")
     assert findings.gain_sentences(story).count("\n- `chat`: best is `suffix` with 1.02x") == 1
     assert findings.fade_sentence(story) == (
-        "Sequences at once: `suffix` on `edit` gains up to 1, loses from 8; `suffix` on `chat` "
-        "gains nowhere for certain, loses from 8."
+        "- `suffix` on `edit` gains at one sequence and loses from 8 on.\n"
+        "- `suffix` on `chat` gains at no size for certain and loses from 8 on."
     )
     assert "9 of 11 cells lie within 10%" in findings.formula_sentence(story)
     assert "on chat at 8 sequences" in findings.formula_sentence(story)
@@ -173,7 +173,7 @@ def test_a_loss_of_auto_is_told(story: SpeculativeStory) -> None:
 def test_the_answer_says_where_and_what(story: SpeculativeStory) -> None:
     text = answer.answer(story)
     assert "own traffic: **`auto`**, throughput 1.01x [0.98, 1.04] against off" in text
-    assert "**turn it on** for edit (up to 2.50x, suffix), edit, temperature 1" in text
+    assert "**turn it on** for edit (2.50x with `suffix` at one sequence), edit, temp" in text
     assert "nothing for certain from chat" in text
     off = {"speculation": dict(story.chosen, chosen="off", reason="auto loses.")}
     text = answer.answer(SpeculativeStory(replace(story.data, chosen=off, is_miniature=True)))

@@ -14,8 +14,8 @@ from infopt.experiments.findings.kv_cache import (
     KVStory,
     capacity_sentence,
 )
-from infopt.experiments.findings.story import CANDIDATE, shown_ratio
-from infopt.experiments.findings.tables import full_text
+from infopt.experiments.findings.story import CANDIDATE
+from infopt.experiments.findings.tables import full_text, shown_ratio
 from infopt.plotting.data import is_missing
 from infopt.select import choose
 from infopt.select.rows import Row, number, rows_of
@@ -83,6 +83,11 @@ def check(story: KVStory) -> None:
 def _choice(story: KVStory) -> str:
     entry = story.data.chosen[COMPRESSION]
     kept = sum(bool(value) for value in story.marked["feasible"])
+    if kept <= 1 and story.chosen == story.reference:
+        return (
+            f"Use **`{story.chosen}`**: keys and values stay as they are. None of the "
+            f"{len(story.marked) - 1} ways to compress them keeps the quality floor."
+        )
     text = (
         f"Use **`{story.chosen}`**: {_CERTAINTY[str(entry['status'])]} ({kept} of "
         f"{len(story.marked)} do)."

@@ -15,7 +15,7 @@ from infopt.experiments.findings.missing import Remark, not_measured
 from infopt.experiments.findings.story import CANDIDATE, StageStory, story_parts
 from infopt.plotting import bars_with_interval, capacity_bars
 from infopt.plotting.data import floats
-from infopt.results.html import format_value
+from infopt.results.html import format_interval
 from infopt.select import filter_runs
 from infopt.select.rows import Row, number, rows_of
 
@@ -114,7 +114,8 @@ def capacity_axes(story: KVStory) -> Axes | Remark:
     """Draw how many sequences a fixed pool held at once, and what the memory model had said."""
     if CAPACITY not in story.slices:
         return not_measured("Counting sequences")
-    return capacity_bars(story.rows(CAPACITY), title=_capacity_finding(story))
+    base = str(story.reference_row(CAPACITY)[CANDIDATE])
+    return capacity_bars(story.rows(CAPACITY), title=_capacity_finding(story), reference=base)
 
 
 def capacity_table(story: KVStory) -> pd.DataFrame | Remark:
@@ -190,8 +191,7 @@ def _rate(row: Row) -> str:
     rate = number(row, "extra.capacity_tokens_per_s")
     if rate is None:
         return "no step with all of them alone"
-    low, high = (format_value(row[f"extra.capacity_{end}"], 3) for end in ("low", "high"))
-    return f"{format_value(rate, 3)} [{low}, {high}]"
+    return format_interval(rate, *(row[f"extra.capacity_{end}"] for end in ("low", "high")))
 
 
 def _freed(row: Row) -> str:

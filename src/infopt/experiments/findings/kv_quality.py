@@ -10,7 +10,7 @@ from infopt.experiments.findings.story import CANDIDATE
 from infopt.experiments.findings.tables import full_text
 from infopt.plotting import kept_quality
 from infopt.plotting.data import floats
-from infopt.results.html import format_value
+from infopt.results.html import format_interval, format_value
 from infopt.results.metrics import Metric, metric_of
 from infopt.select.rows import Row, number, rows_of
 
@@ -42,6 +42,7 @@ def passkey_axes(story: KVStory) -> Axes | Remark:
         points,
         Metric("passkey", "Hidden numbers found", "%", "higher", 100),
         lines={story.reference: float(base[f"{PASSKEY}.score"])},
+        reference=story.reference,
         title=_passkey_finding(story),
     )
 
@@ -54,16 +55,13 @@ def kl_axes(story: KVStory) -> Axes | Remark:
     points = _points(story, KL, *ends)
     high = float(story.reference_row(COMPRESSION)[ends[1]])
     points["differs"] = [low > high for low in points["low"]]
-    kept = [row for row in rows_of(story.rows(COMPRESSION)) if row[KL] <= story.floor.max_kl]
-    least = min(kept, key=story.kept_share, default=None)
-    title = (
-        "No candidate stays below the floor"
-        if least is None
-        else f"{least[CANDIDATE]} keeps the fewest bytes below the floor: "
-        f"{story.kept_share(least):.0%}"
-    )
     return kept_quality(
-        points, metric_of(KL), lines=story.limits, linear_below=_LINEAR_KL, title=title
+        points,
+        metric_of(KL),
+        lines=story.limits,
+        linear_below=_LINEAR_KL,
+        reference=story.reference,
+        title=_kl_finding(story),
     )
 
 
@@ -213,14 +211,26 @@ def _percent(row: Row, column: str) -> str:
     return "" if value is None else f"{100 * value:.0f}"
 
 
+def _kl_finding(story: KVStory) -> str:
+    """Name the fewest bytes below the floor of this measure, and whether others are kept."""
+    kept = [row for row in rows_of(story.rows(COMPRESSION)) if row[KL] <= story.floor.max_kl]
+    least = min(kept, key=story.kept_share, default=None)
+    if least is None:
+        return "No candidate stays below the floor"
+    text = (
+        f"{least[CANDIDATE]} keeps the fewest bytes below the floor: {story.kept_share(least):.0%}"
+    )
+    misses = story.candidate(str(least[CANDIDATE]))
+    return text if misses["feasible"] else f"{text} (but misses another floor)"
+
+
 def _interval(row: Row, column: str, ends: str) -> str:
     value, low, high = (number(row, c) for c in (column, ends.format("low"), ends.format("high")))
     if value is None:
         return ""
-    text = format_value(value, 3)
     if low is None or high is None:
-        return text
-    return f"{text} [{format_value(low, 2)}, {format_value(high, 2)}]"
+        return format_value(value, 3)
+    return format_interval(value, low, high)
 
 
 def _ratio(row: Row, kind: str) -> str:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from infopt.experiments.findings.kv_cache import SHARING, KVStory
 from infopt.experiments.findings.missing import Remark, not_measured
-from infopt.experiments.findings.story import CANDIDATE, shown_ratio
+from infopt.experiments.findings.story import CANDIDATE
+from infopt.experiments.findings.tables import shown_ratio
 from infopt.plotting import prefix_hits, prefix_survivors
 from infopt.plotting.data import floats, is_missing
 from infopt.select.rows import Row, number, rows_of
@@ -142,4 +143,7 @@ def _saved(row: Row) -> float | None:
 def _ratio(row: Row) -> str:
     if is_missing(row.get("comparison.ttft_s.median")):
         return "reference"
-    return f"{shown_ratio(row, 'comparison.ttft_s')} {row['comparison.ttft_s.verdict']}"
+    shown = shown_ratio(row, "comparison.ttft_s")
+    # A single pair has no interval, so it cannot decide.
+    verdict = row["comparison.ttft_s.verdict"] if "[" in shown else "(one pair)"
+    return f"{shown} {verdict}"

@@ -9,11 +9,11 @@ import numpy as np
 from infopt.cache.memory_model import dominance_length
 from infopt.experiments.findings.kv_cache import COMPRESSION, CONTEXT, KVStory
 from infopt.experiments.findings.missing import Remark, not_measured
-from infopt.experiments.findings.story import CANDIDATE, shown_ratio
-from infopt.experiments.findings.tables import forest_axes
+from infopt.experiments.findings.story import CANDIDATE
+from infopt.experiments.findings.tables import forest_axes, shown_ratio
 from infopt.plotting import kv_share
 from infopt.plotting.data import floats
-from infopt.select.rows import rows_of
+from infopt.select.rows import Row, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,8 @@ def share_axes(story: KVStory) -> Axes | Remark:
     table = shares(story)
     if table.empty:
         return not_measured("Time over the context")
-    return kv_share(table, title=_finding(story, table))
+    name = str(story.reference_row(CONTEXT)[CANDIDATE])
+    return kv_share(table, title=_finding(story, table), reference=name)
 
 
 def step_table(story: KVStory) -> pd.DataFrame | Remark:
@@ -63,8 +64,10 @@ def step_table(story: KVStory) -> pd.DataFrame | Remark:
     for name, curve in curves.items():
         if name != base:
             ratio = curves[base]["measured_s"] / curve["measured_s"]
-            columns[f"{name}, speed"] = ratio.round(2).astype(str) + "x"
-    return pd.DataFrame(columns).rename_axis("context (tokens)")
+            columns[f"{name}, speed"] = [f"{value:.2f}x" for value in ratio]
+    table = pd.DataFrame(columns)
+    table.index = pd.Index([int(tokens) for tokens in table.index], name="context (tokens)")
+    return table
 
 
 def share_sentence(story: KVStory) -> str:
@@ -101,12 +104,25 @@ def speed_axes(story: KVStory, metric: str = "output_tokens_per_s") -> Axes | Re
 def speed_sentence(story: KVStory) -> str:
     """Say what compression did to throughput and to the first token."""
     rows = [row for row in rows_of(story.rows(COMPRESSION)) if row[CANDIDATE] != story.reference]
+    if not rows:
+        return ""
     parts = [
-        f"`{row[CANDIDATE]}` {shown_ratio(row, 'comparison.output_tokens_per_s')} (first token "
-        f"{shown_ratio(row, 'comparison.ttft_s')})"
-        for row in rows
+        f"{label}: {_decided(rows, f'comparison.{metric}')}"
+        for label, metric in (("throughput", "output_tokens_per_s"), ("first token", "ttft_s"))
     ]
-    return f"Throughput against `{story.reference}`: {'; '.join(parts)}." if parts else ""
+    return f"Against `{story.reference}`, {'; '.join(parts)}."
+
+
+def _decided(rows: list[Row], base: str) -> str:
+    """Name the candidates that differ beyond doubt, by verdict, and count the others."""
+    parts = []
+    for verdict in ("better", "worse"):
+        own = [row for row in rows if row.get(f"{base}.verdict") == verdict]
+        names = ", ".join(f"`{row[CANDIDATE]}` {shown_ratio(row, base)}" for row in own)
+        parts += [f"{verdict} with {names}"] if own else []
+    num_open = sum(row.get(f"{base}.verdict") == "undecided" for row in rows)
+    parts += [f"{num_open} undecided"] if num_open else []
+    return ", ".join(parts) or "not compared"
 
 
 def check(story: KVStory) -> None:

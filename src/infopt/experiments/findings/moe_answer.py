@@ -14,7 +14,6 @@ from infopt.experiments.findings.moe import (
     EXPERTS,
     MOE,
     PAIR,
-    QUANTIZATION,
     SPEED,
     MoeStory,
     advantages,
@@ -24,10 +23,12 @@ from infopt.experiments.findings.moe import (
     pair_table,
     speed_gains,
 )
+from infopt.experiments.findings.moe_quantization import perplexity_text
 from infopt.experiments.findings.routing import check_routing, routing_lines
 from infopt.plotting import batch_gain, distinct_experts, expert_loads, measure_ratios
 from infopt.plotting.data import floats
-from infopt.select.rows import Row, number, rows_of
+from infopt.results.html import format_ratio
+from infopt.select.rows import number, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,59 +141,6 @@ def distinct_axes(story: MoeStory) -> Axes | Remark:
     return distinct_experts(table, int(story.counted["extra.num_experts"]))
 
 
-def quantization_table(story: MoeStory) -> pd.DataFrame | Remark:
-    """Return what fewer bits in experts cost, as a table for display."""
-    if QUANTIZATION not in story.slices:
-        return not_measured("Quantized experts")
-    import pandas as pd
-
-    rows = {
-        row["extra.candidate"]: {
-            "scheme": row["extra.quantization_scheme"],
-            "weights (MB)": _text(number(row, "memory.weights_bytes"), 1e-6, 2),
-            "KL to float (nats)": _text(number(row, "quality.kl_mean"), 1.0, 4),
-            "perplexity, docs": _perplexity(row, "docs"),
-            "perplexity, code": _perplexity(row, "code"),
-            "calibrated on fewest tokens": _text(number(row, "extra.fewest_expert_tokens"), 1.0, 0),
-        }
-        for row in rows_of(story.rows(QUANTIZATION))
-    }
-    return pd.DataFrame(rows).T.rename_axis("candidate")
-
-
-def _text(value: float | None, scale: float, digits: int) -> str:
-    return "-" if value is None else f"{value * scale:,.{digits}f}"
-
-
-def _perplexity(row: Row, kind: str) -> str:
-    ratio = number(row, f"quality.perplexity_ratio.{kind}.ratio")
-    if ratio is None:
-        return "-"
-    low, high = (number(row, f"quality.perplexity_ratio.{kind}.{e}") for e in ("low", "high"))
-    ends = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
-    return f"{ratio:.3f}x{ends}"
-
-
-def quantization_sentence(story: MoeStory) -> str:
-    """Say where four bits hurt less: in the experts alone, or everywhere."""
-    if QUANTIZATION not in story.slices:
-        return "Quantized experts are not part of this run."
-    losses = {
-        str(row["extra.candidate"]): number(row, "quality.kl_mean")
-        for row in rows_of(story.rows(QUANTIZATION))
-    }
-    known = {name: loss for name, loss in losses.items() if loss}
-    if not known:
-        return "No loss was measured."
-    least = min(known, key=lambda name: known[name])
-    limit = story.floor.max_kl
-    kept = [name for name, loss in known.items() if loss <= limit]
-    return (
-        f"`{least}` loses least (KL {known[least]:.4f} nats). Within the floor of {limit:g}: "
-        f"{', '.join(f'`{name}`' for name in kept) or 'none'}."
-    )
-
-
 def bound_sentence(story: MoeStory) -> str:
     """Say whether each mixture keeps its time at one sequence."""
     if SPEED not in story.slices:
@@ -202,7 +150,7 @@ def bound_sentence(story: MoeStory) -> str:
         row = near_one(story.speed_curves.loc[story.speed_curves["candidate"] == name], 1)
         kept = "within" if row["ratio"] <= BOUND_AT_ONE else "above"
         parts.append(
-            f"`{name}` takes {row['ratio']:.2f}x [{row['low']:.2f}, {row['high']:.2f}] the dense "
+            f"`{name}` takes {format_ratio(row['ratio'], row['low'], row['high'])} the dense "
             f"model's time, {kept} the {BOUND_AT_ONE:g}x that running experts may cost"
         )
     return f"At one sequence {'; '.join(parts)}."
@@ -225,18 +173,46 @@ def formula_sentence(story: MoeStory) -> str:
 
 def answer(story: MoeStory) -> str:
     """Return the conclusion as Markdown."""
-    lines = [*_quality(story), *_traffic(story), *_memory(story), *routing_lines(story)]
+    lines = [
+        *_verdict(story),
+        *_quality(story),
+        *_traffic(story),
+        *_memory(story),
+        *routing_lines(story),
+    ]
     text = "\n".join(f"- {line}" for line in lines)
     if story.data.is_miniature:
         text += "\n\nThese are first impressions of a miniature; `make run` measures properly."
     return text
 
 
+def _verdict(story: MoeStory) -> list[str]:
+    """Say which of the trained pair to take, where quality and speed do not contradict."""
+    if PAIR not in story.slices:
+        return []
+    rows = rows_of(pair_table(story))
+    texts = [row for row in rows if str(row["measure"]).startswith("Perplexity")]
+    (speed,) = [row for row in rows if str(row["measure"]).startswith("Throughput")]
+    num_better = sum(row["verdict"] == "better" for row in texts)
+    num_worse = sum(row["verdict"] == "worse" for row in texts)
+    word = "A trade"
+    if not num_better and speed["verdict"] == "worse":
+        word = "Dense"
+    elif num_better and not num_worse and speed["verdict"] != "worse":
+        word = "Sparse"
+    return [
+        f"**{word}, at equal work per token:** the trained mixture predicts {num_better} of "
+        f"{len(texts)} kinds of text better beyond doubt and {num_worse} worse, at "
+        f"{format_ratio(speed['ratio'], speed['low'], speed['high'])} the throughput "
+        f"({speed['verdict']})."
+    ]
+
+
 def _quality(story: MoeStory) -> list[str]:
     if PAIR not in story.slices:
         return []
     row = story.data.row(PAIR, MOE)
-    texts = [f"{_perplexity(row, kind)} on {kind}" for kind in ("docs", "code")]
+    texts = [f"{perplexity_text(row, kind)} on {kind}" for kind in ("docs", "code")]
     return [
         "**Quality at equal work per token:** the mixture's perplexity is "
         f"{' and '.join(texts)} of the dense model's."

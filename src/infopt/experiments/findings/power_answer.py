@@ -20,8 +20,7 @@ from infopt.experiments.findings.power_cost import (
     energy_sentence,
     money_sentence,
 )
-from infopt.experiments.findings.story import shown_ratio
-from infopt.experiments.findings.tables import full_text
+from infopt.experiments.findings.tables import full_text, shown_ratio
 from infopt.plotting import keep_warm_curves, request_energy, size_tradeoff
 from infopt.plotting.data import floats
 from infopt.results.html import format_value
@@ -89,11 +88,14 @@ def size_sentences(story: PowerStory) -> str:
     """Return what was chosen, what replicas do, and the order by energy, as a list."""
     lines = []
     if story.size is not None:
-        lines.append(f"**Size:** `{story.size[CANDIDATE]}`. {story.data.chosen[THREADS]['reason']}")
+        reason = str(story.data.chosen[THREADS]["reason"]).replace(f"power/{THREADS}.", "")
+        lines.append(f"**Size:** `{story.size[CANDIDATE]}`. {reason}")
         lines.append(f"**Energy of sizes:** {order_sentence(story.rows(THREADS))}")
     divided = [row for row in story.rows(REPLICAS) if number(row, f"{_RATIO}.median") is not None]
     lines += [
-        f"**Replicas:** `{row[CANDIDATE]}` gives {_speed(row)} throughput." for row in divided
+        f"**Replicas:** `{row[CANDIDATE]}` has {shown_ratio(row, _RATIO)} the throughput of one "
+        f"instance ({row[f'{_RATIO}.verdict']})."
+        for row in divided
     ]
     if divided:
         lines.append(f"**Energy of replicas:** {order_sentence(story.rows(REPLICAS))}")
@@ -104,16 +106,30 @@ def size_sentences(story: PowerStory) -> str:
 
 
 def request_axes(story: PowerStory) -> Axes | Remark:
-    """Return the attributed energy of each request."""
+    """Return the attributed energy of requests by their lengths; in words where all are equal."""
     requests = story.requests
     if requests.empty:
         return not_measured("The energy of single requests")
+    lengths = requests[["prompt_tokens", "output_tokens"]].drop_duplicates()
+    if len(lengths) == 1:
+        return Remark(_equal_requests(story))
     return request_energy(requests, title=_request_title(story), is_derived=story.is_derived)
 
 
 def _request_title(story: PowerStory) -> str:
     prefill, decode = (floats(story.requests, n).sum() for n in ("prefill_j", "decode_j"))
     return f"Prompts take {prefill / (prefill + decode):.0%} of the requests' energy"
+
+
+def _equal_requests(story: PowerStory) -> str:
+    requests = story.requests
+    tokens = [f"{floats(requests, name)[0]:.0f}" for name in ("prompt_tokens", "output_tokens")]
+    joules = [format_value(floats(requests, n).mean(), 2) for n in ("prefill_j", "decode_j")]
+    word = "derived" if story.is_derived else "measured"
+    return (
+        f"All requests have {' + '.join(tokens)} tokens. One takes {joules[0]} J for its prompt "
+        f"and {joules[1]} J for its output ({word}). {_request_title(story)}."
+    )
 
 
 def requests_sentence(story: PowerStory) -> str:

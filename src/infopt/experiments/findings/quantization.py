@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infopt.experiments.findings.story import CANDIDATE, StageStory, shown_ratio, story_parts
+from infopt.experiments.findings.story import CANDIDATE, StageStory, story_parts
 from infopt.plotting.data import floats
 from infopt.select import QualityFloor, Recommendation, choose, filter_runs
 from infopt.select.rows import Row, number, rows_of, text
@@ -32,7 +32,6 @@ __all__ = [
     "SCHEMES",
     "QuantizationStory",
     "quantization_story",
-    "shown_ratio",
     "weight_bytes",
 ]
 

@@ -11,11 +11,10 @@ from infopt.experiments.findings.quantization import (
     KL,
     SCHEMES,
     QuantizationStory,
-    shown_ratio,
 )
-from infopt.experiments.findings.tables import full_text
+from infopt.experiments.findings.tables import full_text, shown_ratio
 from infopt.plotting.data import floats, is_missing
-from infopt.results.html import format_value
+from infopt.results.html import format_ratio, format_value
 from infopt.select import FLOORS, Recommendation, get_objective
 from infopt.select.rows import Row, number, rows_of
 
@@ -74,8 +73,8 @@ def _gain(story: QuantizationStory, row: Row) -> str:
     if gain is not None:
         first = gain.measured.to_dict("records")[0]
         parts.append(
-            f"a decode step of {first['num_tokens']:.0f} is {first['measured']:.2f}x as fast "
-            f"[{first['low']:.2f}, {first['high']:.2f}]"
+            f"a decode step of {first['num_tokens']:.0f} is "
+            f"{format_ratio(first['measured'], first['low'], first['high'])} as fast"
         )
     if not is_missing(row.get(f"{speed.THROUGHPUT}.median")):
         verdict = row[f"{speed.THROUGHPUT}.verdict"]

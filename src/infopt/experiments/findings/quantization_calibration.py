@@ -12,9 +12,8 @@ from infopt.experiments.findings.quantization import (
     KL,
     SCHEMES,
     QuantizationStory,
-    shown_ratio,
 )
-from infopt.experiments.findings.tables import compare_table
+from infopt.experiments.findings.tables import compare_table, shown_ratio
 from infopt.plotting import calibration_size, text_ratios
 from infopt.plotting.calibration import KINDS
 from infopt.plotting.data import floats

@@ -19,6 +19,7 @@ from infopt.experiments.findings.quantization import (
 )
 from infopt.plotting import bars_with_interval, batch_gain, ratio_forest
 from infopt.plotting.data import floats
+from infopt.results.html import format_ratio
 from infopt.select.rows import Row, number, rows_of
 
 if TYPE_CHECKING:
@@ -188,8 +189,7 @@ def _gain_cells(gain: Gain) -> dict[str, str]:
     for row in dict.fromkeys((0, len(rows) - 1)):
         values = rows[row]
         at = f"{values['num_tokens']:.0f} in the step"
-        interval = f"[{values['low']:.2f}, {values['high']:.2f}]"
-        cells[f"{at}: measured"] = f"{values['measured']:.2f}x {interval}"
+        cells[f"{at}: measured"] = format_ratio(*(values[c] for c in ("measured", "low", "high")))
         cells[f"{at}: predicted"] = f"{values['predicted']:.2f}x"
         cells[f"{at}: limited by"] = str(values["regime"])
     return cells
@@ -239,9 +239,10 @@ def lone_axes(story: QuantizationStory) -> Axes | Remark:
         f"Alone, {best[CANDIDATE]} answers first: {1e3 * best[column]:.0f} ms, "
         f"{story.unrounded} takes {1e3 * base[column]:.0f} ms"
     )
-    name = story.reference()
-    axes = bars_with_interval(rows, column, label=CANDIDATE, reference=name, title=title)
-    axes.set_xlabel("Median time of a lone request (s)   ← better")
+    name, shown = story.reference(), "latency.e2e_s.p50"  # a column that plots know in milliseconds
+    own = rows[[CANDIDATE, "status"]].assign(**{shown: rows[column]})
+    axes = bars_with_interval(own, shown, label=CANDIDATE, reference=name, title=title)
+    axes.set_xlabel("Median time of a lone request (ms)   ← better")
     return axes
 
 

@@ -118,7 +118,7 @@ def surprise_table(scores: Mapping[str, ScoreOutput]) -> pd.DataFrame:
             "surprise (bits per token)": {name: m.estimate for name, m in means.items()},
             "low": {name: m.low for name, m in means.items()},
             "high": {name: m.high for name, m in means.items()},
-            "perplexity": {name: 2**m.estimate for name, m in means.items()},
+            "perplexity": {name: float(f"{2**m.estimate:.3g}") for name, m in means.items()},
         }
     ).round(2)
 
@@ -141,7 +141,7 @@ def surprise_axes(scores: Mapping[str, ScoreOutput]) -> Axes:
     factor = means[last].estimate / means[first].estimate
     title = f"{last.capitalize()} surprise the model {factor:.1f}x as much as {first}"
     axes = bars_with_interval(table, column, title=title)
-    axes.set_xlabel("Surprise (bits per token)")
+    axes.set_xlabel("Surprise (bits per token)   ← better")
     return axes
 
 
@@ -168,6 +168,12 @@ def recommendation_notes(recommendation: Recommendation) -> str:
     return f"{notes}\n\nTo use it anywhere:\n\n```python\n{code}\n```"
 
 
+def _options(recommendation: Recommendation) -> str:
+    """Return the options of the choice that are not at their defaults."""
+    options = recommendation.changed_options()
+    return ", ".join(f"`{name}={value!r}`" for name, value in options.items())
+
+
 def answer(
     prompts: Sequence[str],
     surprises: pd.DataFrame,
@@ -186,7 +192,7 @@ def answer(
     saved = asked[-1].num_cached_tokens / len(asked[-1].prompt_token_ids)
     chosen = "not made yet (`make run`)"
     if recommendation is not None:
-        chosen = f"`{recommendation.run}`" if recommendation.run else "that nothing is feasible"
+        chosen = _options(recommendation) or "that nothing is feasible"
     lines = [
         f"One object generates, chats, samples, scores; {len(prompts)} prompts shared its steps.",
         f"Shuffling the words raised its surprise from {bits[0]:.1f} to {bits[1]:.1f} bits per "

@@ -14,6 +14,7 @@ from infopt.bench.speculation import FORMULA_TOLERANCE
 from infopt.bench.stats import MIN_PAIRS_FOR_VERDICT, proportion_interval
 from infopt.experiments.findings.data import StageResults, stage_results
 from infopt.plotting.data import floats, is_missing
+from infopt.results.html import format_ratio
 from infopt.select.rows import Row, rows_of
 
 if TYPE_CHECKING:
@@ -170,10 +171,10 @@ def gain_sentence(story: SpeculativeStory, workload: str) -> str:
     best = smallest.iloc[int(np.argmax(floats(smallest, "ratio")))]
     line = own.loc[own["candidate"] == best["candidate"]].sort_values(by=["batch"])
     text = f"`{workload}`: best is `{best['candidate']}` with {ratio_text(best)}"
-    text += f" at {_sequences(best['batch'])}"
+    text += f" at {sequences(best['batch'])}"
     if len(line) > 1:
         last = line.iloc[-1]
-        text += f", and {ratio_text(last)} at {_sequences(last['batch'])}"
+        text += f", and {ratio_text(last)} at {sequences(last['batch'])}"
     return text + "."
 
 
@@ -192,13 +193,15 @@ def fade_sentence(story: SpeculativeStory) -> str:
             if len(own) < 2:
                 continue
             gains = own.loc[own["verdict"] == "better", "batch"]
-            until = f"gains up to {gains.max():.0f}" if len(gains) else "gains nowhere for certain"
+            until = "gains at no size for certain"
+            if len(gains):
+                until = f"gains {'at' if gains.max() == 1 else 'up to'} {sequences(gains.max())}"
             losses = own.loc[own["verdict"] == "worse", "batch"]
-            lost = f", loses from {losses.min():.0f}" if len(losses) else ""
+            lost = f" and loses from {losses.min():.0f} on" if len(losses) else ""
             parts.append(f"`{method}` on `{workload}` {until}{lost}")
     if not parts:
         return "Only one batch was measured, so nothing can fade."
-    return "Sequences at once: " + "; ".join(parts) + "."
+    return "\n".join(f"- {part}." for part in parts)
 
 
 def formula_sentence(story: SpeculativeStory) -> str:
@@ -210,7 +213,7 @@ def formula_sentence(story: SpeculativeStory) -> str:
     return (
         f"{near} of {len(cells)} cells lie within {FORMULA_TOLERANCE:.0%} of the formula at their "
         f"measured acceptance and costs (median distance {np.median(error):.1%}); farthest is "
-        f"`{worst['candidate']}` on {worst['traffic']} at {_sequences(worst['batch'])}: "
+        f"`{worst['candidate']}` on {worst['traffic']} at {sequences(worst['batch'])}: "
         f"{worst['ratio']:.2f}x measured, {worst['predicted']:.2f}x by formula."
     )
 
@@ -248,9 +251,11 @@ def _ratio_at(cells: pd.DataFrame, cell: Row) -> float:
 
 def ratio_text(cell: Mapping[str, Any]) -> str:
     """Return ``2.31x [2.2, 2.4]``, with the word where it is undecided."""
-    open_word = ", undecided" if cell["verdict"] == "undecided" else ""
-    return f"{cell['ratio']:.2f}x [{cell['low']:.2f}, {cell['high']:.2f}{open_word}]"
+    open_word = ", undecided]" if cell["verdict"] == "undecided" else "]"
+    shown = format_ratio(cell["ratio"], cell["low"], cell["high"])
+    return shown.removesuffix("]") + open_word if shown.endswith("]") else shown
 
 
-def _sequences(batch: float) -> str:
+def sequences(batch: float) -> str:
+    """Return ``one sequence`` or ``8 sequences``."""
     return "one sequence" if batch == 1 else f"{batch:.0f} sequences"

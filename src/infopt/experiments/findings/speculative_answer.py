@@ -18,7 +18,9 @@ from infopt.experiments.findings.speculative import (
     SpeculativeStory,
     auto_sentence,
     ratio_text,
+    sequences,
 )
+from infopt.experiments.findings.tables import shown_ratio
 from infopt.plotting import (
     acceptance_by_position,
     batch_gain,
@@ -27,7 +29,7 @@ from infopt.plotting import (
     formula_scatter,
 )
 from infopt.plotting.data import floats
-from infopt.select.rows import Row, number, rows_of
+from infopt.select.rows import number, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,6 +56,9 @@ def gain_axes(story: SpeculativeStory, workload: str) -> Axes | Remark:
     own = cells.loc[wanted & (cells["slice"] == METHODS)]
     if own.empty:
         return not_measured(f"`{workload}` at temperature 0")
+    if len(set(own["batch"])) < 2:
+        only = f"{own['batch'].iloc[0]:.0f} at once"
+        return Remark(f"*`{workload}` was measured with {only}, so nothing can fade.*")
     gains = own.rename(columns={"batch": "num_tokens", "ratio": "measured"})
     return batch_gain(
         gains,
@@ -197,17 +202,10 @@ def _choice(story: SpeculativeStory) -> str:
         return f"For this pipeline's own traffic: **leave it off**. {story.chosen['reason']}"
     row = story.row(chosen)
     return (
-        f"For this pipeline's own traffic: **`{chosen}`**, throughput {_load_ratio(row)} against "
+        f"For this pipeline's own traffic: **`{chosen}`**, throughput "
+        f"{shown_ratio(row, 'comparison.output_tokens_per_s')} against "
         f"off. {story.chosen['reason']}"
     )
-
-
-def _load_ratio(row: Row) -> str:
-    base = "comparison.output_tokens_per_s"
-    if number(row, f"{base}.median") is None:
-        return "not compared"
-    median, low, high = (row[f"{base}.{end}"] for end in ("median", "low", "high"))
-    return f"{median:.3g}x [{low:.3g}, {high:.3g}]"
 
 
 def _where(story: SpeculativeStory) -> str:
@@ -219,7 +217,8 @@ def _where(story: SpeculativeStory) -> str:
         gains = own.loc[own["verdict"] == "better"]
         if len(gains):
             most = gains.iloc[int(np.argmax(floats(gains, "ratio")))]
-            won.append(f"{traffic} (up to {most['ratio']:.2f}x, {most['candidate']})")
+            at = sequences(float(most["batch"]))
+            won.append(f"{traffic} ({most['ratio']:.2f}x with `{most['candidate']}` at {at})")
         else:
             open_.append(str(traffic))
     parts = [f"**turn it on** for {', '.join(won)}"] if won else []

@@ -93,10 +93,12 @@ class OpStory:
     def shares_title(self) -> str:
         """Say which op takes the most in the smallest step and in the largest decode."""
         first, last = self.largest(self.steps[0]), self.largest(self._last_decode)
-        return (
-            f"{self.name}: {first['op']} takes {first['share']:.0%} of the step ({self.steps[0]}), "
-            f"{last['op']} {last['share']:.0%} ({self._last_decode})"
-        )
+        text = f"{self.name}: {first['op']} takes {first['share']:.0%} of the {self.steps[0]}"
+        if self.steps[0] == self._last_decode:
+            return text
+        if first["op"] == last["op"]:
+            return f"{text} and {last['share']:.0%} of the {self._last_decode}: the most of both"
+        return f"{text}, {last['op']} {last['share']:.0%} of the {self._last_decode}"
 
     def largest(self, step: str) -> dict[str, Any]:
         """Return the op that takes the most of a step."""

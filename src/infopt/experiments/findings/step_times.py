@@ -58,13 +58,16 @@ def step_points(curve: pd.DataFrame, unit: str) -> pd.DataFrame:
 
     Args:
         curve: From ``StageResults.curve``.
-        unit: Name of what a size counts (``decode of`` ... ``sequences``), used in the labels.
+        unit: Name of what a size counts (``decode of``), used in the labels; its first word is the
+            kind of the steps.
     """
     import pandas as pd
 
     return pd.DataFrame(
         {
             "slug": [f"{unit} {int(n)}" for n in curve["num_tokens"]],
+            "kind": unit.partition(" ")[0],
+            "tokens": [str(int(n)) for n in curve["num_tokens"]],
             "roofline.bytes": curve["bytes"],
             "roofline.flops": curve["flops"],
             "roofline.measured_s": curve["measured_s"],
@@ -89,9 +92,9 @@ def utilisation(curve: pd.DataFrame, bandwidth: float, flops: float) -> pd.DataF
             "tokens in the step": floats(curve, "num_tokens").astype(int),
             "measured (ms)": measured * 1e3,
             "least possible (ms)": floats(curve, "predicted_s") * 1e3,
-            "FLOP per byte": work / moved,
-            "MBU (%)": moved / (measured * bandwidth) * 100,
-            "MFU (%)": work / (measured * flops) * 100,
-            "in the model (%)": floats(curve, "forward_s") / measured * 100,
+            "FLOP per byte": (work / moved).round(1),
+            "MBU (%)": (moved / (measured * bandwidth) * 100).round(1),
+            "MFU (%)": (work / (measured * flops) * 100).round(1),
+            "in the model (%)": (floats(curve, "forward_s") / measured * 100).round(1),
         }
     ).round(2)

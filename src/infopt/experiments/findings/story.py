@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from infopt.experiments.findings.data import StageResults, stage_results
-from infopt.plotting.data import is_missing
 from infopt.select import FLOORS, QualityFloor, get_floor, read_recommendation
 from infopt.select.rows import Row, rows_of
 
@@ -89,14 +87,3 @@ def story_parts(
     path = Path(results_dir, "recommendation.yaml")
     floor = read_recommendation(path).floor if path.is_file() and not data.is_miniature else None
     return data, get_floor(floor or "default")
-
-
-def shown_ratio(row: Mapping[str, Any], base: str) -> str:
-    """Return ``1.83x [1.7, 1.9]`` from the columns ``<base>.median`` (or ``.ratio``) and ends."""
-    name = "median" if f"{base}.median" in row else "ratio"
-    if is_missing(row.get(f"{base}.{name}")):
-        return "not measured"
-    # Perplexities differ in the third decimal, speeds in the first.
-    digits = 3 if name == "median" else 4
-    value, low, high = (f"{row[f'{base}.{end}']:.{digits}g}" for end in (name, "low", "high"))
-    return f"{value}x [{low}, {high}]"

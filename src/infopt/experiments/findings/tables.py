@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from infopt.plotting import ratio_forest, results_table
 from infopt.plotting.data import in_sentence, is_missing
+from infopt.results.html import format_ratio
 from infopt.results.metrics import metric_of
 from infopt.select.rows import Row, rows_of
 
@@ -18,16 +19,23 @@ if TYPE_CHECKING:
 CANDIDATE = "extra.candidate"
 
 
+def shown_ratio(row: Mapping[str, Any], base: str) -> str:
+    """Return ``1.83x [1.7, 1.9]`` from the columns ``<base>.median`` (or ``.ratio``) and ends."""
+    name = "median" if f"{base}.median" in row else "ratio"
+    if is_missing(row.get(f"{base}.{name}")):
+        return "not measured"
+    return format_ratio(*(row[f"{base}.{end}"] for end in (name, "low", "high")))
+
+
 def ratio_sentence(row: Mapping[str, Any], metric: str) -> str:
     """Return a paired ratio in words: ``1.83x the output throughput of x [1.7, 1.9] (better)``."""
     base = f"comparison.{metric}"
     if is_missing(row.get(f"{base}.median")):
         return "not compared"
     label = in_sentence(metric_of(metric).label)
-    return (
-        f"**{row[f'{base}.median']:.2f}x** the {label} of {_reference(row, metric)} "
-        f"[{row[f'{base}.low']:.2f}, {row[f'{base}.high']:.2f}] ({row[f'{base}.verdict']})"
-    )
+    value, _, ends = shown_ratio(row, base).partition(" ")
+    verdict = row[f"{base}.verdict"]
+    return f"**{value}** the {label} of {_reference(row, metric)} {ends} ({verdict})"
 
 
 def forest_axes(rows: pd.DataFrame, metric: str) -> Axes:
@@ -48,7 +56,7 @@ def forest_title(rows: pd.DataFrame, metric: str) -> str:
     reference = _reference(compared[0], metric)
     if not decided:
         return f"No {label} differs from that of {reference} beyond doubt"
-    parts = [f"{row[CANDIDATE]} {row[f'{base}.median']:.2f}x" for row in decided]
+    parts = [f"{row[CANDIDATE]} {shown_ratio(row, base).partition(' ')[0]}" for row in decided]
     return f"{label[0].upper()}{label[1:]} against {reference}: {', '.join(parts)}"
 
 
@@ -83,8 +91,7 @@ def _cell(row: Row, metric: str) -> str:
     base = f"comparison.{metric}"
     if is_missing(row.get(f"{base}.median")):
         return "reference"
-    low, high = row[f"{base}.low"], row[f"{base}.high"]
-    return f"{row[f'{base}.median']:.2f} [{low:.2f}, {high:.2f}] {row[f'{base}.verdict']}"
+    return f"{shown_ratio(row, base)} {row[f'{base}.verdict']}"
 
 
 def _reference(row: Mapping[str, Any], metric: str) -> str:

@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infopt.experiments.figures import slice_rows
+from infopt.experiments import figures
+from infopt.experiments.figures import short_name, slice_rows
 from infopt.experiments.findings.miniature import DEFAULT_MODEL
 from infopt.experiments.findings.miniature_select import run_select_miniature
+from infopt.experiments.findings.missing import Remark, not_measured
 from infopt.experiments.recommend import QUALITY_STAGES, finalists_table
-from infopt.experiments.select_spec import COMPOSED, UNOPTIMIZED  # noqa: F401 (a query reads it)
-from infopt.plotting import pareto, ratio_forest, written
+from infopt.experiments.select_spec import COMPOSED
+from infopt.plotting import goodput_gains, ratio_forest, written
 from infopt.plotting.data import floats
 from infopt.results import read_json, read_table
-from infopt.results.html import format_value
+from infopt.results.html import format_ratio, format_value
 from infopt.select import Recommendation, read_recommendation
+from infopt.select.energy_order import is_derived
 from infopt.select.rows import number, rows_of
 from infopt.user_cache import cache_dir
 
@@ -75,18 +78,14 @@ def tradeoffs_story(results_dir: str | Path, model: str | None = None) -> Tradeo
 
 
 def front_axes(story: TradeoffStory, x: str = TTFT, y: str = THROUGHPUT) -> Axes:
-    """Draw the finalists on two axes with the front of these two; the choice is circled.
+    """Draw the finalists on two axes (see ``infopt.experiments.figures.front_axes``).
 
     A run that lacks one of them is left out. An axis that fewer than two runs have gives way to the
     throughput or the time to first token.
     """
     x = x if _has(story, x) else TTFT
     y = y if _has(story, y) else THROUGHPUT
-    chosen = story.recommendation.run
-    name = "extra.candidate"
-    # It lies so far behind that the others could not be told apart beside it.
-    rivals = story.finalists.query("`extra.candidate` != @UNOPTIMIZED").reset_index(drop=True)
-    return pareto(rivals, x, y, color=name, label=name, chosen=chosen)
+    return figures.front_axes(story.finalists, story.recommendation, x, y)
 
 
 def worth_axes(story: TradeoffStory, column: str = THROUGHPUT) -> Axes:
@@ -108,9 +107,10 @@ def worth_axes(story: TradeoffStory, column: str = THROUGHPUT) -> Axes:
         f"{base}.reference": "without it",
     })  # fmt: skip
     best = max(effects, key=lambda e: e.worth or 0)
-    title = f"{best.label.partition(' (')[0]}: {best.technique} is worth most, {best.worth:.2f}x"
+    name = best.label.partition(" (")[0]
+    title = f"{name}: {best.technique} is worth most, {best.worth:.2f}x"
     axes = ratio_forest(rows, label="technique", title=title)
-    axes.set_xlabel(f"{best.label.partition(' (')[0]}: times better with it; hollow: undecided")
+    axes.set_xlabel(f"{name}: times better with it   better →\nhollow: undecided")
     return axes
 
 
@@ -124,9 +124,8 @@ def worth_table(story: TradeoffStory) -> pd.DataFrame:
             change = effect.composed - effect.without
             text = f"{change:+.3g}" if effect.verdict != "equal" else "equal"
         else:
-            text = f"{effect.worth:.2f}x"
-            if effect.low is not None and effect.high is not None:
-                text += f" [{effect.low:.2f}, {effect.high:.2f}]"
+            ends = (effect.low or effect.worth, effect.high or effect.worth)
+            text = format_ratio(effect.worth, *ends)
         cells.setdefault(effect.label, {})[effect.technique] = text
     table = pd.DataFrame(cells).fillna("not measured")
     table.index.name = "technique"
@@ -138,13 +137,14 @@ def front_sentence(story: TradeoffStory) -> str:
     front = story.recommendation.front
     if front is None or not front.axes:
         return "No axis was measured for every finalist, so there is no front."
-    names = ", ".join(_short(run) for run in front.runs)
+    names = ", ".join(short_name(run) for run in front.runs)
     left = "; ".join(front.left_out.values())
     more = f" Left out: {left}." if left else ""
     return (
         f"On the axes {', '.join(front.axes)} together, **{names}** cannot be beaten without "
-        f"losing on another axis; the knee is **{_short(front.knee or '')}**. The front dominates "
-        f"{front.hypervolume:.0%} of the space between the best and the worst values.{more}"
+        f"losing on another axis; the knee is **{short_name(front.knee or '')}**. The front "
+        f"dominates {front.hypervolume:.0%} of the space between the best and the worst "
+        f"values.{more}"
     )
 
 
@@ -152,6 +152,12 @@ def whole_sentence(story: TradeoffStory) -> str:
     """Say whether the whole is the product of its parts."""
     found = [f"- {i.message}" for i in story.recommendation.interactions]
     return "\n".join(found) or "With fewer than two techniques there is nothing to interact."
+
+
+def baselines_axes(story: TradeoffStory) -> Axes | Remark:
+    """Draw the goodput of the choice beside that of the baselines."""
+    gains = figures.goodput_table(story.recommendation)
+    return not_measured("A comparison with baselines") if gains is None else goodput_gains(gains)
 
 
 def baselines_sentence(story: TradeoffStory) -> str:
@@ -162,7 +168,7 @@ def baselines_sentence(story: TradeoffStory) -> str:
 
 def sensitivity_sentence(story: TradeoffStory) -> str:
     """Say what would change the choice."""
-    found = [f"- {s.message}" for s in story.recommendation.sensitivity]
+    found = [f"- {short_name(s.message)}" for s in story.recommendation.sensitivity]
     return "\n".join(found) or "No limit that was measured would change the choice."
 
 
@@ -175,15 +181,19 @@ def answer(story: TradeoffStory) -> str:
     speed = f"{format_value(float(row[THROUGHPUT]), 3)} tokens/s"
     ttft = f"{format_value(float(row[TTFT]) * 1e3, 3)} ms to the first token"
     energy = number(row, ENERGY)
-    joules = "" if energy is None else f", {format_value(energy, 3)} J per request"
+    word = " (derived)" if is_derived(row) else ""
+    joules = "" if energy is None else f", {format_value(energy, 2)} J{word} per request"
     techniques = [e for e in found.ablation if e.column == THROUGHPUT and e.verdict == "better"]
     helped = ", ".join(f"{e.technique} ({e.worth:.2f}x)" for e in techniques) or "none beyond doubt"
-    gains = " ".join(gain.message for gain in found.baselines)
-    return (
-        f"**Serve {_short(found.run)}** ({found.status}): {speed}, {ttft}{joules} under the "
-        f"load of the comparison. {found.reason}\n\nWhat raises its throughput: {helped}. "
-        f"{gains}"
-    )
+    options = ", ".join(f"`{name}: {value}`" for name, value in found.changed_options().items())
+    lines = [
+        f"**Serve {short_name(found.run)}** ({found.status}): {speed}, {ttft}{joules} under the "
+        f"load of the comparison. That is {options}; every other option is at its default.",
+        f"**Why:** {short_name(found.reason)}",
+        f"**What raises its throughput:** {helped}.",
+        *(f"**Against a baseline:** {gain.message}" for gain in found.baselines),
+    ]
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def check(story: TradeoffStory) -> None:
@@ -208,7 +218,3 @@ def check(story: TradeoffStory) -> None:
 def _has(story: TradeoffStory, column: str) -> bool:
     table = story.finalists
     return column in table.columns and np.isfinite(floats(table, column)).sum() > 1
-
-
-def _short(run: str) -> str:
-    return run.removeprefix("select/finalists.")
