@@ -22,6 +22,28 @@ include: "workflow/rules/figures.smk"
 include: "workflow/rules/notebooks.smk"
 
 
+# On a cluster these run where Snakemake runs: they take seconds, and a model is fetched where there
+# is internet. Elsewhere the list changes nothing.
+localrules:
+    all,
+    fetch_model,
+    baseline_table,
+    batching_table,
+    quantization_table,
+    kv_cache_table,
+    speculative_table,
+    moe_table,
+    power_table,
+    serving_table,
+    choose_finalist,
+    recommend,
+    slice_figure,
+    power_figure,
+    serving_figure,
+    finalists_figure,
+    run_summary,
+
+
 report: "workflow/report/workflow.rst"
 
 

@@ -1,47 +1,69 @@
 #!/usr/bin/env bash
-# Runs the pipeline of config/ci.yaml through profiles/slurm, on whatever cluster answers, and checks
-# how its jobs ran. Call it through one_node.sh; LOG=FILE keeps the summary.
+# Runs the pipeline through profiles/slurm, on whatever cluster answers, ends two of its jobs while they
+# measure, and checks how all of them ran. Call it through one_node.sh. CONFIG=config/ci.yaml asks more
+# questions (an hour on two cores); LOG=FILE keeps the summary.
 set -euo pipefail
 
-results=${RESULTS:-results/slurm-test}
+config=${CONFIG:-tests/slurm/config.yaml}
+results=${RESULTS:-results/slurm-test}  # a new folder
 log=${LOG:-/dev/null}
 # A test need not spare the scheduler: it asks every few seconds.
-snake=(snakemake --profile profiles/slurm --configfile config/ci.yaml --config "results_dir=$results"
+snake=(snakemake --profile profiles/slurm --configfile "$config" --config "results_dir=$results"
     --slurm-logdir "$results/logs/slurm" --slurm-init-seconds-before-status-checks 3
     --seconds-between-status-checks 3 --jobs 4 --latency-wait 30)
+here=$(dirname "$0")
+[ ! -e "$results" ] || { echo "$results exists: remove it first" >&2; exit 2; }
+text=$(mktemp)
+watchers=()
+trap 'kill "${watchers[@]}" 2>/dev/null || true; rm -f "$text"' EXIT
 
-summary() {
-    echo "$(sinfo --version), snakemake $(snakemake --version), plug-in $(version snakemake-executor-plugin-slurm)"
-    echo "run took ${1} s"
-    printf '%-60s %-10s %5s %-9s %-5s %8s\n' job state cpus exclusive gpus elapsed
-    # In the order of their ids. OverSubscribe is NO for a job that has its node to itself.
-    squeue --states=all --noheader --sort=i --Format="comment:120,state:12,numcpus:6,oversubscribe:6,tres-per-job:10,timeused:10" |
-        awk '{ gpus = NF > 5 && $5 ~ /gpu/ ? $5 : "none"; sub("^rule_", "", $1); sub("_wildcards_", " ", $1);
-               printf "%-60s %-10s %5s %-9s %-5s %8s\n", $1, $2, $3, $4 == "NO" ? "yes" : "no", gpus, $NF }'
+num_records() { compgen -G "$results/runs/$1/$2.*.json" | wc -l; }
+
+is_whole() { python -c 'import json, sys; [json.load(open(f)) for f in sys.argv[1:]]' "$@"; }
+
+# Ends the job of a slice after its first record and before its manifest, and looks at what it left.
+interrupt() {  # stage, slice, cancel or kill
+    local job manifest=$results/slices/$1/$2.json
+    until compgen -G "$results/runs/$1/$2.*.json" >/dev/null; do sleep 0.2; done
+    job=$(squeue --noheader --states=running --Format=JobID:12,Comment:120 |
+        awk -v comment="rule_$1_slice_wildcards_$2" '$2 == comment { print $1 }')
+    [ -n "$job" ] || { echo "FAULT $1 $2 was not found running" >>"$text"; return; }
+    case $3 in
+        cancel) scancel "$job" ;;
+        kill) scancel --signal=KILL "$job.0" ;;  # as the kernel does when memory is short
+    esac
+    while [ -n "$(squeue --noheader --jobs="$job" --states=running,completing)" ]; do sleep 0.2; done
+    [ ! -e "$manifest" ] || { echo "FAULT $1 $2 ended too soon to be interrupted" >>"$text"; return; }
+    is_whole "$results/runs/$1/$2".*.json || echo "FAULT a record is broken" >>"$text"
+    [ -z "$(find "$results/runs" "$results/slices" -name '*.tmp')" ] || echo "FAULT a half-written file is left" >>"$text"
+    echo "$1 $2: $3 after $(num_records "$1" "$2") records; no manifest, every file whole" >>"$text"
+}
+
+resumed() {  # stage, slice
+    python -c 'import json, sys; m = json.load(open(sys.argv[1])); print("resumed:", m["stage"], m["slice"],
+        m["num_resumed"], "of", len(m["records"]), "records taken over"); sys.exit(not m["num_resumed"])' \
+        "$results/slices/$1/$2.json" >>"$text"
 }
 
 version() { python -c "from importlib.metadata import version; print(version('$1'))"; }
 
-check() {  # the summary: each fault is a line
-    awk 'NR > 3 {
-        n++
-        is_timing = $0 ~ /^(baseline|batching|quantization|kv_cache|speculative|moe|serving)_slice|^finalists |^validation /
-        timing += is_timing
-        if ($0 !~ / COMPLETED /) { print "not completed: " $0; bad = 1 }
-        if (is_timing != ($0 ~ / yes +[^ ]+ +[0-9:-]+$/)) { print "wrong exclusiveness: " $0; bad = 1 }
-        if ($0 !~ / none +[0-9:-]+$/) { print "asks for GPUs: " $0; bad = 1 }
-    } END { if (!timing) { print "no timing job ran"; bad = 1 }; print n " jobs, " timing " of them timing jobs"; exit bad }' "$1"
-}
-
 "${snake[@]}" --dry-run --quiet rules
+echo "$(sinfo --version), snakemake $(snakemake --version), plug-in $(version snakemake-executor-plugin-slurm), $config" >"$text"
 start=$SECONDS
+interrupt kv_cache compression cancel & watchers+=($!)
+interrupt quantization schemes kill & watchers+=($!)
 "${snake[@]}"
-text=$(mktemp)
-summary $((SECONDS - start)) >"$text"
-check "$text" | tee -a "$text"
-[ -s "$results/recommendation.yaml" ] && echo "recommendation written" >>"$text"
+echo "run took $((SECONDS - start)) s" >>"$text"
+wait "${watchers[@]}"
+status=0
+resumed kv_cache compression || status=1
+resumed quantization schemes || status=1
+squeue --states=all --noheader --sort=i --Format="$(python "$here/slurm_jobs.py" --format)" |
+    python "$here/slurm_jobs.py" kv_cache_slice/compression=CANCELLED quantization_slice/schemes=FAILED >>"$text" || status=1
 # What is complete stays complete: the login node alone sees that.
-"${snake[@]}" --dry-run 2>&1 | grep -o "Nothing to be done" >>"$text"
+"${snake[@]}" --dry-run 2>&1 | grep -o "Nothing to be done" >>"$text" || status=1
+[ -s "$results/recommendation.yaml" ] && echo "recommendation written" >>"$text" || status=1
 cat "$text"
+! grep -q FAULT "$text" || status=1
 [ "$log" = /dev/null ] || cp "$text" "$log"
-rm "$text"
+exit "$status"

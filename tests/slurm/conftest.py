@@ -1,0 +1,8 @@
+"""The module that judges jobs lies beside its tests, for the script that runs them as well."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
