@@ -17,7 +17,7 @@ def evicting(shadow: Any, tokens: list[int], budget: int = 8) -> Any:
 
 
 def test_pages_come_back_and_positions_go_on(shadow_cache: Any) -> None:
-    """EV-02: the next token is the 25th, whatever is left of the others."""
+    """The next token is the 25th, whatever is left of the others."""
     shadow = shadow_cache(num_pages=10)
     cache = evicting(shadow, TOKENS)
     assert shadow.pool.num_used == 6
@@ -61,7 +61,7 @@ def test_where_pages_are_free_the_prompt_stays_findable(shadow_cache: Any) -> No
 
 
 def test_where_pages_are_scarce_they_are_written_over(shadow_cache: Any) -> None:
-    """EV-08 b: nobody finds a page whose rows are gone."""
+    """Nobody finds a page whose rows are gone."""
     shadow = shadow_cache(num_pages=6)
     cache = evicting(shadow, TOKENS)
     before = list(cache.tables[0])

@@ -38,13 +38,15 @@ class FakeNvml:
     """Imitates the part of pynvml that infopt calls, with the faults that boards have.
 
     ``unsupported`` and ``denied`` name calls that fail; ``ignored`` names settings that are
-    accepted and not taken; ``failing`` counts how often a call fails before it works.
+    accepted and not taken; ``failing`` counts how often a call fails before it works, ``late`` how
+    often it is obeyed and reported as failed.
     """
 
     unsupported: set[str] = field(default_factory=set)
     denied: set[str] = field(default_factory=set)
     ignored: set[str] = field(default_factory=set)
     failing: dict[str, int] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
     energy_mj: int = 5_000_000
     power_mw: int = 150_000
     limit_mw: int = 700_000
@@ -65,6 +67,11 @@ class FakeNvml:
         if self.failing.get(name, 0):
             self.failing[name] -= 1
             raise FakeNvmlError(999, "Unknown Error")
+
+    def _leave(self, name: str) -> None:
+        if self.late.get(name, 0):
+            self.late[name] -= 1
+            raise FakeNvmlError(10, "Timeout")
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int:
         self._enter("energy")
@@ -88,11 +95,13 @@ class FakeNvml:
         self._enter("set_limit")
         if "set_limit" not in self.ignored:
             self.limit_mw = limit
+        self._leave("set_limit")
 
     def nvmlDeviceSetGpuLockedClocks(self, handle: Any, low: int, high: int) -> None:
         self._enter("set_clocks")
         if "set_clocks" not in self.ignored:
             self.clocks = (low, high)
+        self._leave("set_clocks")
 
     def nvmlDeviceResetGpuLockedClocks(self, handle: Any) -> None:
         self._enter("reset_clocks")

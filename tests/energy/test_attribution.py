@@ -100,6 +100,37 @@ def test_a_mixed_step_follows_the_fitted_seconds_per_token(make_step, prefill, d
     assert account.requests["b"].joules == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("read_s", [0.0, 0.02])
+def test_no_phase_pays_more_in_company_than_alone(
+    make_step, prefill, decode, read_s: float
+) -> None:
+    """Weights are read once for both phases of a step, and both have their part of what that saves.
+
+    Pins: seconds per token alone left the reading to the outputs, which have steps of their own.
+    """
+
+    def seconds(p: int, d: int) -> float:
+        return read_s + 0.001 * p + 0.002 * d
+
+    kinds = [(0, d) for d in (1, 2, 4, 6, 6, 6)] + [(60, 0), (20, 0), (40, 5), (60, 6), (9, 4)]
+    steps = [
+        ObservedStep(
+            make_step(seconds(p, d)), (*[prefill("a", p)] * (p > 0), *[decode("b", d)] * (d > 0))
+        )
+        for p, d in kinds
+    ]
+    split = time_model(steps)
+    assert split.per_phase == pytest.approx(read_s, abs=1e-9)
+    for p, d in ((40, 5), (60, 6), (9, 4)):
+        step = ObservedStep(make_step(seconds(p, d)), (prefill("a", p), decode("b", d)))
+        account = attribute(100 * seconds(p, d), seconds(p, d), [step], split)
+        alone = 100 * seconds(p, 0), 100 * seconds(0, d)
+        found = account.prefill_nj / NJ_PER_J, account.decode_nj / NJ_PER_J
+        saved = sum(found) / sum(alone)
+        assert saved == pytest.approx(1.0) if not read_s else saved < 0.95
+        assert found == pytest.approx([saved * joules for joules in alone], rel=1e-6)
+
+
 @pytest.mark.parametrize("kinds", [[(8, 0)] * 6, [(0, 1)] * 6, [(8, 0), (0, 1)]])
 def test_steps_of_one_kind_tell_nothing_about_the_other(
     make_step, prefill, decode, kinds: list[tuple[int, int]]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from infopt.energy.choose import Probes, choose_meter
 from infopt.energy.counters import unreadable
 from infopt.energy.rapl import RaplCounter, rapl_counters, zeus_packages
 
@@ -28,6 +33,31 @@ def _file(folder: Path, count: str, wrap: str) -> SimpleNamespace:
     )
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter; pytest's own are root's alone."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+@contextmanager
+def ordinary_user() -> Iterator[None]:
+    """Do without root's right to read everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    try:
+        os.seteuid(65534)
+    except OSError as error:
+        pytest.skip(f"no other user here: {error}")
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
 def test_packages_and_memory_are_counters_with_their_range(tmp_path: Path) -> None:
     counters, missing = rapl_counters(lambda: [package(tmp_path, 0), package(tmp_path, 1)])
     assert [c.name for c in counters] == ["package-0", "dram-0", "package-1", "dram-1"]
@@ -42,20 +72,25 @@ def test_memory_without_a_counter_is_named(tmp_path: Path) -> None:
     assert missing == {"dram-0": "absent"}
 
 
+@pytest.mark.parametrize("mode", [0o444, 0o000])
 def test_a_counter_that_may_not_be_read_is_missing_and_not_zero(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_folder: Path, mode: int
 ) -> None:
-    """Files of mode 000 open all the same for root, so the refusal is imitated."""
-
-    def refuse(self: Path, encoding: str) -> str:
-        raise PermissionError(13, "Permission denied", str(self))
-
-    found = [package(tmp_path)]
-    monkeypatch.setattr(Path, "read_text", refuse)
-    counters, missing = rapl_counters(lambda: found)
-    assert counters == []
-    assert "permission" in missing["package-0"]
+    """Pins: what could not be read came out as 0, or as a sum of nothing."""
+    found = [package(open_folder)]
+    Path(found[0].rapl_file.energy_uj_path).chmod(mode)
+    with ordinary_user():
+        counters, missing = rapl_counters(lambda: found)
+    choice = choose_meter("cpu", probes=Probes(rapl=lambda: (counters, missing)))
+    if mode:
+        assert [c.name for c in counters] == ["package-0", "dram-0"]
+        assert (choice.meter.source, choice.why_not) == ("rapl", {})
+        return
+    assert [c.name for c in counters] == ["dram-0"]
+    assert "package-0: permission" in missing["package-0"]
     assert "zeusd" in missing["package-0"]
+    assert choice.meter.source == "modelled"  # memory alone is no energy of the machine
+    assert choice.why_not == {"rapl": missing["package-0"]}
 
 
 def test_no_counters_at_all_is_a_reason() -> None:

@@ -92,7 +92,7 @@ def test_a_budget_that_holds_everything_changes_no_bit(
 def test_prompts_within_the_window_are_left_alone(
     make: Callable[..., LLM], kept: Kept, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """EV-07: snapkv with a window of 8; the log says so."""
+    """Pins: a context about as long as the window (8 here) gave nonsense. The log says so."""
     caplog.set_level("DEBUG", "infopt.engine.eviction_request")
     prompt = ids(count)
     expected = facts(run(make(), prompt, GREEDY))
@@ -224,7 +224,7 @@ def test_tokens_see_what_was_kept_and_nothing_else(
     tiny_model_dir: Callable[..., Any],
     decode: bool,
 ) -> None:
-    """EV-02 and EV-03: as a full model whose mask hides evicted positions from later tokens.
+    """As a full model whose mask hides evicted positions from later tokens.
 
     Rotations and the positions of new tokens are right, or the log-probabilities would differ.
     """
@@ -366,7 +366,7 @@ def test_requests_choose_against_the_engine(make: Callable[..., LLM], kept: Kept
 
 
 def test_the_same_prompt_without_eviction_is_whole_again(make: Callable[..., LLM]) -> None:
-    """EV-08 b: pages found later hold what they held before rows went."""
+    """Pages found later hold what they held before rows went."""
     prompt = ids(60)
     expected = facts(run(make(), prompt, GREEDY))
     for pages in (400, 23):  # plenty, and hardly any
@@ -396,7 +396,7 @@ def test_swapped_out_sequences_go_on_as_if_alone(make: Callable[..., LLM], kept:
 def test_guesses_change_neither_rows_nor_text(
     make: Callable[..., LLM], kept: Kept, method: str, drafter: str
 ) -> None:
-    """EV-08 c: a step never guesses beyond an eviction, and rejected rows go back."""
+    """A step never guesses beyond an eviction, and rejected rows go back."""
     base = ids(9)
     prompts = [[*base, *base, *base, 7], [*ids(5, 1)] * 7]
     params = evicting(method, GREEDY.replace(max_tokens=60), budget_tokens=16, interval_pages=2)

@@ -137,6 +137,32 @@ def test_seeded_samples_do_not_depend_on_neighbours(tiny: dict[str, Any]) -> Non
             assert crowd[1].outputs[0].token_ids == alone
 
 
+@pytest.mark.parametrize("quantization", ["none", "int4-rtn-g32", "w8a8-dynamic"])
+def test_one_text_alone_at_once_and_one_after_another(
+    tiny_model_dir: Callable[..., Path], quantization: str
+) -> None:
+    """Pins: greedy answers differed at once, and again for requests that came later."""
+    prompt = mixed_prompts(320, [37])[0]
+    params = SamplingParams(temperature=0, max_tokens=128, ignore_eos=True)
+    options = {"dtype": "float32", "quantization": quantization, "enable_prefix_caching": False}
+    with LLM(str(tiny_model_dir("llama")), max_num_batched_tokens=48, **options) as llm:
+        tokens: dict[int, list[int]] = {}
+        llm.engine.add_request("0", prompt, params)
+        drain(llm, tokens)
+        for i in range(1, 5):
+            llm.engine.add_request(str(i), prompt, params)
+        drain(llm, tokens)
+        for i in range(5, 9):
+            llm.engine.add_request(str(i), prompt, params)
+            for _ in range(3):
+                for output in llm.engine.step():
+                    tokens[int(output.request_id)] = output.outputs[0].token_ids
+        drain(llm, tokens)
+    assert len(tokens) == 9
+    assert len(set(tokens[0])) > 10
+    assert all(answer == tokens[0] for answer in tokens.values())
+
+
 @pytest.mark.slow
 def test_real_model_gives_identical_tokens(smollm2_path: Path) -> None:
     """The same on the real model: greedy tokens of 24 requests in every setting."""

@@ -8,6 +8,8 @@ import pytest
 
 from infopt.energy import EnergyReading, MeterChoice, RunEnergy
 from infopt.energy.meters import CounterMeter
+from infopt.energy.power_integral import PowerMeter
+from infopt.energy.rapl import RaplCounter
 from infopt.errors import ConfigError, MeasurementError
 from infopt.experiments.energy import energy_section, meter_of, reading_section
 from infopt.experiments.server_energy import parse_totals, server_energy_section
@@ -75,6 +77,68 @@ def test_measured_energy_is_compared_in_pairs(tmp_path, make_spec, monkeypatch) 
     assert record.comparison["j_per_token"]["median"] == pytest.approx(1.0)
     assert record.intervals is not None
     assert record.intervals["energy.j_per_token"]["count"] == 2
+
+
+@pytest.fixture
+def run_metered(tmp_path, make_spec, monkeypatch):
+    """Run a slice under a meter; return the record of its second candidate."""
+
+    def run(meter) -> RunRecord:
+        monkeypatch.setattr(
+            "infopt.experiments.slice_run.meter_of",
+            lambda options, device: MeterChoice(meter, {}),
+        )
+        run_slice(make_spec(), tmp_path)
+        return RunRecord.read(tmp_path / "runs" / "batching" / "page_size.page-8.json")
+
+    return run
+
+
+@pytest.mark.usefixtures("fixed_machine")
+def test_a_counter_file_that_stands_still_leaves_the_energy_empty(run_metered, tmp_path) -> None:
+    """Pins: results that were all zero on a processor that nobody knew."""
+    (tmp_path / "energy_uj").write_text("262143\n")
+    # Runs of the tiny model take a millisecond, the usual interval of such a counter.
+    counter = RaplCounter("package-0", tmp_path / "energy_uj", 262_143_328_850, update_s=1e-6)
+    record = run_metered(CounterMeter("rapl", [counter]))
+    assert record.status == "ok"
+    numbers = ("j_per_token", "j_per_request", "joules", "watts", "decode_j_per_token")
+    assert [record.energy.get(name) for name in numbers] == [None] * 5
+    assert "package-0: counter did not advance" in record.energy["reason"]
+    assert "j_per_token" not in (record.comparison or {})
+    assert "Energy</th>" in record._repr_html_()
+    assert "not given: package-0: counter did not advance" in record._repr_html_()
+
+
+@pytest.mark.usefixtures("fixed_machine")
+def test_a_counter_that_cannot_be_read_any_more_ends_no_run(run_metered, tmp_path) -> None:
+    """Pins: an unreadable counter was an energy of 0, or ended the run."""
+    gone = RaplCounter("package-0", tmp_path / "gone", 262_143_328_850)
+    record = run_metered(CounterMeter("rapl", [TickingCounter(), gone], {"dram-0": "absent"}))
+    assert (record.status, record.energy["j_per_token"]) == ("ok", None)
+    assert "package-0: absent" in record.energy["reason"]
+    assert record.energy["excluded"] == "dram-0: absent"
+
+
+class Gauge:
+    """A board that tells its power and has no counter."""
+
+    name = "gpu-0"
+
+    def read_watts(self) -> float:
+        return 150.0
+
+
+@pytest.mark.usefixtures("fixed_machine")
+def test_sampled_power_is_labelled_in_record_and_table(run_metered) -> None:
+    """Pins: energy from power samples could not be told from that of a counter."""
+    record = run_metered(PowerMeter(Gauge(), interval_s=0.01, missing={"package": "not sampled"}))
+    energy = record.energy
+    assert (energy["source"], energy["interval_s"]) == ("power-integral", 0.01)
+    assert energy["derived"] is False
+    assert energy["joules"] == pytest.approx(150.0 * energy["measured_s"])
+    assert energy["excluded"] == "package: not sampled"
+    assert "Energy, power sampled every 0.01 s" in record._repr_html_()
 
 
 @pytest.mark.usefixtures("fixed_machine")

@@ -277,6 +277,7 @@ def make_mixed(
     dim: int = 32,
     window: int | None = None,
     seed: int = 0,
+    key_scale: float = 1.0,
 ) -> Mixed:
     """Sequences of ``(cached, new)`` tokens; full pages that nobody reads in full hold NaN."""
     num_heads, num_kv = heads
@@ -291,6 +292,7 @@ def make_mixed(
         length = cached + new
         num_pages = -(-length // block)
         k, v = (rand(length, num_kv, dim, seed=seed + 10 * i + j).to(dtype) for j in (1, 2))
+        k *= key_scale
         table = list(range(next_page, next_page + num_pages))
         next_page += num_pages
         for row in range(length):
@@ -380,6 +382,29 @@ def test_float32_attention_equals_dense_attention(dtype: str, case: str, backend
     else:
         got = run(cpu.load_attention(), batch, softcap)
     assert (got.double() - expected).abs().max() <= 3e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("largest", [1.0, 100.0, 1000.0])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_keys_of_any_size_give_numbers_without_scales(
+    dtype: str, largest: float, backend: str
+) -> None:
+    """Pins: float8 pages without calibrated scales crashed on one path, and spoiled outputs on
+    another. Within the range of a format outputs are off by its precision, beyond it keys saturate.
+    """
+    fmt = KVFormat(dtype, 16, 32)
+    biggest = float(make_mixed(fmt, [(200, 1)]).keys[0].abs().max())
+    batch = make_mixed(fmt, [(200, 1)], key_scale=largest / biggest)
+    batch.q.mul_(biggest / largest)  # scores, and so what errors do to them, are the same
+    assert float(batch.keys[0].abs().max()) == pytest.approx(largest)
+    exact = replace(batch, fmt=KVFormat(dtype, 16, 4096)).expected(batch.q.shape[2] ** -0.5, None)
+    op = attention.paged_attention if backend == "reference" else cpu.load_attention()
+    got = run(op, finite(batch) if backend == "reference" else batch, None)
+    assert got.isfinite().all()
+    error = float((got.double() - exact).norm() / exact.norm())
+    is_within = largest <= FLOATS[dtype][0]
+    assert error < 1.5 * FLOATS[dtype][1] if is_within else error > FLOATS[dtype][1]
 
 
 @pytest.mark.parametrize("dtype", BITS)

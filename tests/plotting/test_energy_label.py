@@ -1,4 +1,4 @@
-"""Axes and tables say where an energy is derived from constants."""
+"""Axes and tables say where an energy is not the difference of two counters."""
 
 import pandas as pd
 import pytest
@@ -9,9 +9,16 @@ from infopt.plotting.tables import results_table
 
 @pytest.mark.parametrize(
     ("sources", "label"),
-    [(["rapl", "rapl"], "Energy (J/token)"), (["rapl", "modelled"], "Energy, derived (J/token)")],
+    [
+        (["rapl", "rapl"], "Energy (J/token)"),
+        (["rapl", None], "Energy (J/token)"),
+        (["rapl", "modelled"], "Energy, derived (J/token)"),
+        (["power-integral", "nvml"], "Energy, power sampled (J/token)"),
+    ],
 )
-def test_one_derived_value_labels_the_axis_and_the_column(sources: list[str], label: str) -> None:
+def test_one_value_of_another_origin_labels_the_axis_and_the_column(
+    sources: list[str | None], label: str
+) -> None:
     table = pd.DataFrame(
         {"slug": ["a", "b"], "energy.j_per_token": [1.0, 2.0], "energy.source": sources}
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from infopt.errors import CheckpointError
 from infopt.quantization.coded import WeightFormat
-from infopt.quantization.gptq import DAMPING, gptq
+from infopt.quantization.gptq import DAMPING, _inverse_factor, gptq
 from infopt.quantization.rtn import rtn
 from infopt.quantization.statistics import InputStatistics, output_error
 
@@ -108,11 +108,32 @@ def test_a_channel_without_input_is_left_out_of_the_repair() -> None:
     assert float(same) > 0.95
 
 
+@pytest.mark.parametrize("dead", [[0, 2, 3], [5], []])
+def test_only_what_belongs_to_dead_channels_is_neutralised(dead: list[int]) -> None:
+    """Pins: the index of dead channels had the wrong shape and touched the whole matrix."""
+    rows = correlated_rows(64, 8)
+    rows[:, dead] = 0.0
+    moment = statistics_of(rows).second_moment
+    before = moment.clone()
+    factor, damping = _inverse_factor(moment, act_order=False, damping=DAMPING)
+    assert factor is not None
+    assert torch.equal(moment, before)
+    alive = [i for i in range(8) if i not in dead]
+    hessian = torch.linalg.inv(factor.double().T @ factor.double())
+    kept = before[alive][:, alive].double()
+    mean = float(before.diagonal().mean())
+    expected = kept + damping * mean * torch.eye(len(alive), dtype=torch.float64)
+    torch.testing.assert_close(hessian[alive][:, alive], expected, rtol=1e-3, atol=1e-3 * mean)
+    assert hessian[dead][:, alive].abs().max() < 1e-3 * mean if dead else True
+
+
 def test_a_single_column_with_weight_is_rounded_as_if_alone() -> None:
     weight = torch.zeros(3, 4)
     weight[:, 1] = torch.tensor([0.3, -1.2, 2.0])
-    rows = correlated_rows(64, 4)
-    found = gptq(weight, WeightFormat(4), statistics_of(rows))
+    statistics = statistics_of(correlated_rows(64, 4))
+    moment = statistics.second_moment.clone()
+    found = gptq(weight, WeightFormat(4), statistics)
+    assert torch.equal(statistics.second_moment, moment)
     assert torch.equal(found.coded.codes[:, 1], rtn(weight, WeightFormat(4)).codes[:, 1])
     assert bool(found.coded.dequantize().isfinite().all())
 

@@ -86,3 +86,13 @@ def test_the_runs_own_constants_decide_whether_an_order_survives(
     ]
     notes = choose(make_table(*runs), {"ttft_s": 1, "percentile": 90}).notes
     assert any("the same at all ends" in note for note in notes)
+
+
+def test_evidence_says_that_power_was_sampled_and_how_often(
+    make_table, make_run, make_served
+) -> None:
+    sampled = {"j_per_token": 1.0, "source": "power-integral", "interval_s": 0.1, "reason": None}
+    run = make_run("r0", energy=sampled, **make_served(10))
+    found = choose(make_table(run), {"ttft_s": 1, "percentile": 90})
+    labels = {e.column: e.label for e in found.evidence}
+    assert labels["energy.j_per_token"] == "Energy (power sampled every 0.1 s)"

@@ -40,14 +40,17 @@ def process(tiny_model_dir) -> Iterator[tuple[subprocess.Popen[str], str]]:
             made.kill()
 
 
-def test_sigterm_lets_requests_finish_and_exits_with_0(process, wait):
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
+def test_a_signal_lets_requests_finish_and_exits_with_0(process, wait, number):
     made, url = process
     with httpx.Client(base_url=url, timeout=60) as http, ThreadPoolExecutor(1) as pool:
         wait(lambda: http.get("/health").status_code == 200, 60)
         body = {"prompt": [5, 6], "max_tokens": 400, "ignore_eos": True}
         running = pool.submit(http.post, "/v1/completions", json=body)
         wait(lambda: 'requests_running{model="tiny"} 1.0' in http.get("/metrics").text)
-        made.send_signal(signal.SIGTERM)
+        made.send_signal(number)
         assert running.result().json()["usage"]["completion_tokens"] == 400
     assert made.wait(30) == 0
 

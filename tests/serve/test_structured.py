@@ -8,6 +8,9 @@ from typing import Any
 
 import pydantic
 import pytest
+import torch
+
+from infopt.engine import rejection as sampling_module
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HI = [{"role": "user", "content": "hi"}]
@@ -191,6 +194,29 @@ def test_schema_escapes_in_the_body(server):
         texts.add(answer.json()["choices"][0]["message"]["content"])
     assert len(texts) == 1
     assert json.loads(texts.pop()) in ("Ärger", "離線", "🫠")
+
+
+@pytest.mark.parametrize("value", ["Ärger", "離線", "🫠"])
+def test_values_come_in_the_tokens_of_the_plain_text(server, monkeypatch, value):
+    """Other than ASCII could be had as escapes only, in many more tokens, or not at all."""
+    real = sampling_module.sample
+    wanted = server.tokenizer.encode(f'"{value}"', add_special_tokens=False)
+
+    def prefer(logits: Any, rows: list[Any], draw: Any) -> list[int]:
+        given = torch.zeros_like(logits)
+        for row, request in zip(given, rows, strict=True):
+            row[wanted[min(request.num_output_tokens, len(wanted) - 1)]] = 9.0
+        return real(given, rows, draw)
+
+    monkeypatch.setattr(sampling_module, "sample", prefer)
+    for ascii_only in (True, False):
+        form = {"json": {"enum": ["Ärger", "離線", "🫠"]}}
+        body = {"prompt": [5], "temperature": 0, "max_tokens": 40, "structured_outputs": form}
+        content = json.dumps(body, ensure_ascii=ascii_only).encode()
+        headers = {"content-type": "application/json"}
+        answer = server.http.post(COMPLETIONS, content=content, headers=headers).json()
+        assert answer["choices"][0]["text"] == f'"{value}"'
+        assert answer["usage"]["completion_tokens"] in (len(wanted), len(wanted) + 1)  # and its end
 
 
 def test_parsed_by_the_openai_client(server):

@@ -61,6 +61,8 @@ def test_unfinished_character_at_the_end(server, script, words):
     script(words(b"\xf0"))
     choice = server.complete([5], max_tokens=1)["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("\ufffd", "length")
+    assert deltas(server.stream(PATH, prompt=[5], max_tokens=1)) == ["\ufffd"]
+    server.complete([5], max_tokens=1)
 
 
 def test_surrogates_in_the_output(server, script, words):

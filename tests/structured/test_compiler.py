@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -198,6 +199,18 @@ class TestReferences:
         )
         assert accepts(spec, '{"t":null,"u":5}')
         assert not accepts(spec, '{"t":null,"u":null}')
+
+
+@pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
+def test_nothing_is_fetched(compiler, keyword):
+    """A schema in a request must not make the server call others."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.2)
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/schema.json"
+        with pytest.raises(StructuredOutputError):
+            compiler.compile(StructuredSpec.json_schema({"properties": {"a": {keyword: address}}}))
+        with pytest.raises(TimeoutError):
+            listener.accept()
 
 
 def test_values_that_are_not_ascii(accepts):

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from pipeline_run import LONG, Pipeline, check, small_config
@@ -17,6 +18,7 @@ FIGURE = "results/figures/batching.page_size.png"
 MANIFEST = "results/slices/batching/page_size.json"
 RECORDS = "results/runs/batching"
 STEPS = ["batching_slice", "batching_table", "slice_figure"]
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +100,16 @@ def test_a_forced_step_with_new_numbers_rebuilds_the_figure(copy):
     assert (copy.folder / FIGURE).read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    "options", [[], pytest.param(["--keep-incomplete"], marks=pytest.mark.slow)]
-)
-def test_a_killed_measurement_leaves_no_half_of_a_result(copy, options):
+KILLS = [
+    pytest.param("everything", [], id="everything"),
+    pytest.param("everything", ["--keep-incomplete"], id="everything-kept", marks=SLOW),
+    pytest.param("script", [], id="script", marks=SLOW),
+    pytest.param("script", ["--keep-incomplete"], id="script-kept", marks=SLOW),
+]
+
+
+@pytest.mark.parametrize(("victim", "options"), KILLS)
+def test_a_killed_measurement_leaves_no_half_of_a_result(copy, victim, options):
     """Pins: a half-written output counted as complete, or all measurements went with the job."""
     for made in (
         MANIFEST,
@@ -121,16 +129,37 @@ def test_a_killed_measurement_leaves_no_half_of_a_result(copy, options):
         start_new_session=True,
     )
     wait_for(lambda: "already measured" in log.read_text())
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(30)
+    if victim == "script":
+        for number in script_processes(copy.folder):
+            os.kill(number, signal.SIGKILL)
+        assert process.wait(120) == 1  # Snakemake sees it and ends
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
     assert not (copy.folder / MANIFEST).exists()
     assert kept.is_file()
+    assert "already measured" in log.read_text()
     for path in (copy.folder / RECORDS).glob("*.json"):
         json.loads(path.read_text())  # complete, or not there
-    check(copy.run("--unlock", "--"))
+    if victim == "everything":
+        check(copy.run("--unlock", "--"))
     check(copy.run(TABLE))
     assert manifest(copy)["num_resumed"] >= 1
     assert lost.is_file()
+
+
+def script_processes(folder):
+    """Return the processes of a measuring script that runs in a folder, its shell included."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes()
+            if b"run_slice.py" in command and (entry / "cwd").resolve() == folder.resolve():
+                found.append(int(entry.name))
+        except OSError:
+            continue  # it has ended meanwhile
+    assert found
+    return found
 
 
 def manifest_records(pipeline):
@@ -138,14 +167,15 @@ def manifest_records(pipeline):
     return [p.stem for p in names]
 
 
-def test_a_failed_candidate_fails_the_job_and_the_next_run_retries_it(copy):
+@pytest.mark.parametrize("options", [[], pytest.param(["--keep-incomplete"], marks=SLOW)])
+def test_a_failed_candidate_fails_the_job_and_the_next_run_retries_it(copy, options):
     """Pins: a crashed run was turned into an empty file, so the workflow called it a success."""
     entry = copy.config["batching"]["page_size"]
     broken = {"slug": "no-room", "engine": {"num_kv_pages": 1, "block_size": 4}}
     copy.config["batching"]["page_size"] = entry | {
         "candidates": [*entry["candidates"][:1], broken]
     }
-    done = copy.run(TABLE)
+    done = copy.run(*options, "--", TABLE)
     assert done.returncode != 0
     assert "1 of 2 runs of batching/page_size failed: page_size.no-room" in done.stderr
     assert not (copy.folder / MANIFEST).exists()
@@ -160,8 +190,9 @@ def test_a_failed_candidate_fails_the_job_and_the_next_run_retries_it(copy):
 
 GPU_CASES = [
     pytest.param(1, "", id="cpu"),
-    pytest.param(1, "0,1", id="two-gpus-one-at-a-time", marks=pytest.mark.slow),
-    pytest.param(2, "0,1", id="two-gpus-at-once", marks=pytest.mark.slow),
+    pytest.param(2, "0", id="one-gpu-for-two", marks=SLOW),
+    pytest.param(1, "0,1", id="two-gpus-one-at-a-time", marks=SLOW),
+    pytest.param(2, "0,1", id="two-gpus-at-once", marks=SLOW),
 ]
 
 
@@ -183,7 +214,8 @@ def test_two_measurements_never_share_a_device(copy, slots, gpu_ids):
     )
     if slots == 1 or first["device"] == second["device"]:
         assert first["ended"] <= second["started"]
-    names = {"cpu"} if not gpu_ids else {"gpu-0", "gpu-1"}
+    names = {f"gpu-{i}" for i in gpu_ids.split(",")} if gpu_ids else {"cpu"}
+    assert {first["device"], second["device"]} <= names
     for path in (copy.folder / RECORDS).iterdir():
         assert json.loads(path.read_text())["extra"]["device"] in names
 

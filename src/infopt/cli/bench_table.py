@@ -10,6 +10,7 @@ from rich.table import Table
 
 from infopt.bench.stats import MIN_PAIRS_FOR_VERDICT
 from infopt.cli.bench_arms import BenchReport
+from infopt.results.metrics import energy_origin
 
 _VERDICT_STYLES = {"better": "green", "worse": "red", "undecided": "yellow"}
 _LATENCIES = {"TTFT": "ttft_s", "TPOT": "tpot_s", "E2E": "e2e_s"}
@@ -115,6 +116,7 @@ def _energy_text(energy: Mapping[str, Any]) -> str:
         return f"no energy: {escape(str(energy['reason']))}"
     text = f"{energy['j_per_token']:.3g} J/token, {energy['j_per_request']:.3g} J/request"
     if not energy["derived"]:
-        return f"{text}, measured by {energy['source']}"
+        origin = energy_origin(energy["source"], energy.get("interval_s"))
+        return f"{text}, measured by {energy['source']}" + (f" ({origin})" if origin else "")
     low, high = energy["j_per_token_low"], energy["j_per_token_high"]
     return f"{text}, derived from CPU time and counted bytes ({low:.2g} to {high:.2g} J/token)"

@@ -3,8 +3,8 @@
 The model, declared with every result:
 
 1. A window's energy goes to its steps by their duration, and what lies between steps to ``idle``.
-2. A step's energy goes to prefill and decode by a `SplitModel`: by FLOPs, or by the seconds per
-   token that were fitted to the steps at hand.
+2. A step's energy goes to prefill and decode by a `SplitModel`: by FLOPs, or by what each phase
+   would take alone, in seconds per step and token that were fitted to the steps at hand.
 3. Within a phase it goes to requests by the tokens that the step computed for them.
 
 The account is kept in whole nanojoules, so the parts add up to the total exactly.
@@ -24,6 +24,8 @@ from infopt.models.config import ModelConfig
 from infopt.models.fallback.config import TransformersConfig
 
 NJ_PER_J = 1_000_000_000
+
+_MIN_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,31 +58,32 @@ class StepCollector:
 
 @dataclass(frozen=True, slots=True)
 class SplitModel:
-    """Divides a mixed step: the weight of a phase is linear in its tokens and attention pairs.
+    """Divides a mixed step: the weight of a phase is what it would take in a step of its own.
 
     Attributes:
         name: ``flops`` or ``time``.
         per_prefill_token: Weight of a prefill token.
         per_decode_token: Weight of a decode token.
         per_pair: Weight of an attention pair, in either phase.
+        per_phase: Weight of a phase that has any token: what a step takes for reading the weights.
     """
 
     name: str
     per_prefill_token: float
     per_decode_token: float
     per_pair: float = 0.0
+    per_phase: float = 0.0
 
     def weights(self, shares: Sequence[StepShare]) -> tuple[float, float]:
         """Return the weights of prefill and decode in a step."""
+        prefill, decode = _phase_tokens(shares)
         return (
-            sum(
-                self.per_prefill_token * s.num_prefill_tokens + self.per_pair * s.num_prefill_pairs
-                for s in shares
-            ),
-            sum(
-                self.per_decode_token * s.num_decode_tokens + self.per_pair * s.num_decode_pairs
-                for s in shares
-            ),
+            self.per_phase * (prefill > 0)
+            + self.per_prefill_token * prefill
+            + self.per_pair * sum(s.num_prefill_pairs for s in shares),
+            self.per_phase * (decode > 0)
+            + self.per_decode_token * decode
+            + self.per_pair * sum(s.num_decode_pairs for s in shares),
         )
 
 
@@ -102,30 +105,41 @@ def flop_model(config: ModelConfig | TransformersConfig) -> SplitModel:
 
 
 def time_model(steps: Sequence[ObservedStep]) -> SplitModel:
-    """Return the split by time: seconds per prefill and per decode token, fitted by least squares.
+    """Return the split by time: seconds per step, per prefill and per decode token of these steps.
+
+    Least squares of relative errors: a step that reads a long prompt takes as long as many that
+    write, and would drown them. The seconds per step are left out where they come out negative.
 
     Raises:
-        MeasurementError: The steps do not tell them apart (too few, or all of one kind), or a token
-            would take no time.
+        MeasurementError: The steps do not tell the phases apart (too few, or all of one kind), or a
+            token would take no time.
     """
-    rows = np.array([_phase_tokens(s.shares) for s in steps], dtype=np.float64).reshape(-1, 2)
-    if len(rows) < 4 or np.linalg.matrix_rank(rows) < 2:
+    rows = np.array([(1.0, *_phase_tokens(s.shares)) for s in steps]).reshape(-1, 3)
+    seconds = np.array([s.step.duration_s for s in steps])
+    rows, seconds = rows[seconds > 0], seconds[seconds > 0]
+    if len(rows) < _MIN_STEPS or np.linalg.matrix_rank(rows[:, 1:]) < 2:
         raise MeasurementError(
             f"{len(rows)} steps do not tell prefill and decode apart.",
             field="split",
             value=len(rows),
             remedy="Split mixed steps by FLOPs.",
         )
-    seconds = np.array([s.step.duration_s for s in steps])
-    fitted = np.linalg.lstsq(rows, seconds, rcond=None)[0]
-    if not (fitted > 0).all():
+    per_step, *per_token = _fitted(rows, seconds)
+    if per_step < 0:
+        per_step, per_token = 0.0, _fitted(rows[:, 1:], seconds)
+    if not all(value > 0 for value in per_token):
         raise MeasurementError(
-            f"The fitted seconds per token are not positive: {fitted.tolist()}.",
+            f"The fitted seconds per token are not positive: {per_token}.",
             field="split",
-            value=fitted.tolist(),
+            value=per_token,
             remedy="Split mixed steps by FLOPs.",
         )
-    return SplitModel("time", float(fitted[0]), float(fitted[1]))
+    return SplitModel("time", per_token[0], per_token[1], per_phase=per_step)
+
+
+def _fitted(rows: np.ndarray, seconds: np.ndarray) -> list[float]:
+    """Return the factors of the columns that give the seconds with the least relative error."""
+    return np.linalg.lstsq(rows / seconds[:, None], np.ones(len(rows)), rcond=None)[0].tolist()
 
 
 @dataclass(slots=True)

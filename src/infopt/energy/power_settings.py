@@ -167,10 +167,11 @@ def guarded(settings: PowerSettings, state_file: str | Path) -> Iterator[PowerGu
     path = Path(state_file)
     recover(settings, path)
     guard = PowerGuard(settings, settings.state(), path)
-    with _signals_unwind():
+    with _signals_unwind() as leave:
         try:
             yield guard
         finally:
+            leave.waits = True
             guard.restore()
 
 
@@ -226,7 +227,7 @@ def _tried(step: Callable[[], None], sleep: Callable[[float], object]) -> Except
     for attempt in range(_RESTORE_TRIES):
         try:
             step()
-        except PowerControlError as caught:
+        except Exception as caught:  # whatever a driver raises, the other setting has its turn
             error = caught
             logger.warning("putting power settings back, try %d: %s", attempt + 1, caught)
             sleep(_SETTLE_S)
@@ -247,23 +248,44 @@ def _read_state(path: Path) -> PowerState:
         ) from error
 
 
-@contextmanager
-def _signals_unwind() -> Iterator[None]:
-    """Let SIGTERM and SIGINT unwind the stack: SIGTERM would end the process without `finally`."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers; its own unwinding reaches this one
-        return
+class _Leave:
+    """Handles signals: the first one unwinds the stack, what comes after it changes nothing.
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    Attributes:
+        number: The first signal that came.
+        waits: Whether the board is being put back, which a signal must not break off.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has come."""
+        self.number: int | None = None
+        self.waits = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal."""
         del frame
-        raise SystemExit(128 + number)
+        if self.number is not None:
+            return
+        self.number = number
+        if not self.waits:
+            raise SystemExit(128 + number)
 
+
+@contextmanager
+def _signals_unwind() -> Iterator[_Leave]:
+    """Let SIGTERM and SIGINT unwind the stack: SIGTERM would end the process without `finally`."""
+    leave = _Leave()
+    if threading.current_thread() is not threading.main_thread():
+        yield leave  # only the main thread may set handlers; its own unwinding reaches this one
+        return
     before: dict[Any, Any] = {s: signal.signal(s, leave) for s in _SIGNALS}
     try:
-        yield
+        yield leave
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if leave.number is not None:  # it came while the board was put back after a good end
+        raise SystemExit(128 + leave.number)
 
 
 def permission_error(what: str, detail: str) -> PowerPermissionError:

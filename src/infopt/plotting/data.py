@@ -12,7 +12,7 @@ import numpy as np
 
 from infopt.errors import ResultError
 from infopt.results.html import format_value
-from infopt.results.metrics import Metric, interval_columns, metric_of
+from infopt.results.metrics import Metric, energy_origin, interval_columns, metric_of
 from infopt.results.table import require_columns
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def read_values(table: pd.DataFrame, column: str) -> Values:
 
 
 def metric_in(table: pd.DataFrame, column: str) -> Metric:
-    """Return the metric of a column; where energies are derived from constants its label says so.
+    """Return the metric of a column; its label says where energies are no counter's differences.
 
     Args:
         table: From ``load_results``.
@@ -100,9 +100,9 @@ def metric_in(table: pd.DataFrame, column: str) -> Metric:
     metric = metric_of(column)
     if not column.startswith("energy.") or "energy.source" not in table.columns:
         return metric
-    if "modelled" not in set(table["energy.source"]):
-        return metric
-    return dataclasses.replace(metric, label=f"{metric.label}, derived")
+    origins = dict.fromkeys(energy_origin(source) for source in table["energy.source"])
+    label = ", ".join([metric.label, *filter(None, origins)])
+    return dataclasses.replace(metric, label=label)
 
 
 def floats(table: pd.DataFrame, column: str) -> Array:

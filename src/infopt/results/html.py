@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from infopt.results.metrics import metric_of
+from infopt.results.metrics import energy_origin, metric_of
 
 if TYPE_CHECKING:
     from infopt.results.record import RunRecord
@@ -127,11 +127,22 @@ def _number_rows(record: RunRecord) -> Iterator[tuple[str, str]]:
             low, high = (intervals[column][end] * metric.display_scale for end in ("low", "high"))
             text = format_interval(value, low, high)
         label = metric.label
-        if column.startswith("energy.") and record.energy.get("derived"):
-            label += ", derived"
-            ends = (format_value(record.energy[f"j_per_token_{end}"], 2) for end in ("low", "high"))
-            text += f" (range of its constants {' to '.join(ends)})"
+        if column.startswith("energy."):
+            label = ", ".join(filter(None, [label, _origin(record)]))
+            text += _range_text(record)
         yield label, f"{text} {metric.display_unit}".strip()
+
+
+def _origin(record: RunRecord) -> str | None:
+    return energy_origin(record.energy.get("source"), record.energy.get("interval_s"))
+
+
+def _range_text(record: RunRecord) -> str:
+    """Return the ends of a derived energy."""
+    if not record.energy.get("derived"):
+        return ""
+    ends = (format_value(record.energy[f"j_per_token_{end}"], 2) for end in ("low", "high"))
+    return f" (range of its constants {' to '.join(ends)})"
 
 
 def _comparison_rows(record: RunRecord) -> Iterator[tuple[str, str]]:

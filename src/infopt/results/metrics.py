@@ -47,6 +47,21 @@ def metric_of(column: str) -> Metric:
     return METRICS.get(column) or _derived(column)
 
 
+def energy_origin(source: object, interval_s: object = None) -> str | None:
+    """Return what is said beside an energy that is not the difference of two counters, else None.
+
+    Args:
+        source: The record's ``energy.source``.
+        interval_s: Distance of the samples, where power was integrated.
+    """
+    if source == "modelled":
+        return "derived"
+    if source != "power-integral":
+        return None
+    is_known = isinstance(interval_s, float) and interval_s > 0
+    return f"power sampled every {interval_s:g} s" if is_known else "power sampled"
+
+
 def interval_columns(column: str, columns: Iterable[str]) -> tuple[str, str] | None:
     """Return the columns with the 95 % interval of ``column``, or None where there is none.
 

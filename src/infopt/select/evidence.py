@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infopt.results.metrics import metric_of
-from infopt.select.energy_order import is_derived
+from infopt.results.metrics import energy_origin, metric_of
+from infopt.select.energy_order import ENERGY_SOURCE
 from infopt.select.objectives import Objective
 from infopt.select.recommendation import Evidence
 from infopt.select.rows import Row, interval, number, text
@@ -56,7 +56,7 @@ def _evidence(row: Row, column: str) -> Evidence | None:
         return None
     scale = metric.display_scale
     low, high = interval(row, column) or (None, None)
-    suffix = " (derived)" if column.startswith("energy.") and is_derived(row) else ""
+    suffix = _origin(row) if column.startswith("energy.") else ""
     return Evidence(
         column,
         metric.label + suffix,
@@ -65,6 +65,11 @@ def _evidence(row: Row, column: str) -> Evidence | None:
         None if high is None else _rounded(high * scale),
         metric.display_unit.replace("currency", text(row, "cost.currency") or "currency"),
     )
+
+
+def _origin(row: Row) -> str:
+    origin = energy_origin(text(row, ENERGY_SOURCE), number(row, "energy.interval_s"))
+    return f" ({origin})" if origin else ""
 
 
 def _paired_evidence(row: Row, objective: Objective) -> Evidence | None:

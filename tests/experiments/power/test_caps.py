@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+import yaml
 
 from infopt.energy.counters import unreadable
 from infopt.energy.errors import PowerPermissionError
 from infopt.energy.power_settings import PowerState, permission_error
+from infopt.experiments.config import complete_config
 from infopt.experiments.power import caps, stage
 from infopt.experiments.power.caps import open_board, run_caps
 from infopt.experiments.power.skipping import SkippedError
+from infopt.experiments.spec import slice_names
+
+ROOT = Path(__file__).parents[3]
 
 
 @dataclass
@@ -61,6 +67,12 @@ def test_without_permission_nothing_is_measured_and_the_remedy_is_said(make_powe
     with pytest.raises(PowerPermissionError, match="CAP_SYS_ADMIN"):
         run(make_power_spec("caps"), tmp_path, FakeBoard(is_allowed=False))
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["config", "gpu", "ci"])
+def test_no_configuration_that_ships_changes_a_board(schema, name):
+    given = yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text("utf-8"))
+    assert stage.CAPS not in slice_names(complete_config(given, schema), "power")
 
 
 def test_on_a_cpu_the_slice_is_skipped_with_the_reason(make_power_spec, tmp_path):
