@@ -15,6 +15,7 @@ TABLE = pd.DataFrame(
         "energy.j_per_token": [0.1, None, None],
         "energy.j_per_request": [10.0, None, None],
         "energy.watts": [100.0, None, None],
+        "energy.source": ["modelled", None, None],
     }
 )
 
@@ -29,6 +30,7 @@ def test_costs_follow_from_throughput_and_energy() -> None:
     assert found["carbon.g_per_request"][0] == pytest.approx(1e-3)
     assert "energy is not known" in found["cost.reason"][1]
     assert "no throughput" in found["cost.reason"][2]
+    assert found["cost.derived"].tolist() == [True, None, None]
     assert found["cost.per_request"].isna().tolist() == [False, True, True]
 
 
@@ -36,5 +38,6 @@ def test_with_electricity_included_no_energy_is_needed() -> None:
     price = MachinePrice(currency="EUR", per_hour=3.6, **QUOTE)
     found = add_costs(TABLE, price)
     assert found["cost.per_million_output_tokens"][1] == pytest.approx(2.0)
+    assert found["cost.derived"][0] is not True  # nothing in it was derived
     assert "carbon.g_per_token" not in found.columns
     assert "cost.per_request" not in TABLE.columns  # the caller's table is left alone

@@ -160,6 +160,15 @@ def test_every_row_reads_back_as_a_record(results: Path) -> None:
     assert [RunRecord.read(p).path(results) for p in paths] == paths
 
 
+def test_a_results_folder_without_records_has_none(tmp_path: Path) -> None:
+    """Pins: of a run that was killed early other files were taken for broken records."""
+    for part in ("models", "slices"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "other.json").write_text("{}")
+        with pytest.raises(ResultError, match="no run records"):
+            load_results(tmp_path)
+
+
 def test_a_broken_table_is_named(tmp_path: Path) -> None:
     """Pins: half of a table ended in an error of the library's that named no file."""
     path = tmp_path / "power.parquet"

@@ -70,6 +70,20 @@ def test_evidence_says_that_it_is_derived(make_table, make_run, make_served) -> 
     assert labels["energy.j_per_token"] == "Energy (derived)"
 
 
+def test_a_choice_by_derived_energy_says_so(make_table, make_run, make_served) -> None:
+    """Pins: the reason and the losers' showed derived joules like measured ones."""
+    energies = (derived(0.01, 0.02, 1e8, 0.07), derived(0.02, 0.03, 2e8, 0.1))
+    runs = [
+        make_run(f"r{i}", config={"block_size": i + 1}, energy=e, **make_served(10 - i))
+        for i, e in enumerate(energies)
+    ]
+    limits = {"ttft_s": 1, "percentile": 90}
+    found = choose(make_table(*runs), limits, objective="j_per_token")
+    assert found.reason.endswith("0.07 J/token (derived).")
+    loser = next(r for r in found.rejected if r.run == "batching/r1")
+    assert "0.1 J/token (derived) against 0.07 J/token (derived)" in loser.reasons[-1]
+
+
 def test_the_runs_own_constants_decide_whether_an_order_survives(
     make_table, make_run, make_served
 ) -> None:

@@ -91,6 +91,20 @@ def test_modelled_energy_takes_no_part_unless_asked() -> None:
     assert list(marked["pareto"]) == [True, True]
 
 
+def test_a_cost_made_of_modelled_energy_takes_no_part_either() -> None:
+    """Pins: with a price of electricity the energy that decides nothing decided as a cost."""
+    table = table_of(
+        [(100, 0.1), (100, 0.2)],
+        **{"cost.per_request": [2.0, 1.0], "cost.derived": [False, True]},
+    )
+    marked: Any = pareto_front(table, ["throughput", "cost_per_request"])
+    assert list(marked["pareto"]) == [True, False]
+    reason = "cost_per_request rests on an energy that is modelled, not measured"
+    assert marked["pareto_reason"][1] == reason
+    marked = pareto_front(table, ["throughput", "cost_per_request"], include_modelled_energy=True)
+    assert list(marked["pareto"]) == [False, True]
+
+
 def test_no_usable_run_is_an_empty_front() -> None:
     marked: Any = pareto_front(table_of([(100, None)]), OBJECTIVES)
     assert list(marked["pareto"]) == [False]

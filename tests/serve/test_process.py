@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,10 @@ import pytest
 from typer.testing import CliRunner
 
 from infopt.cli import app
+from infopt.config import EngineConfig
+from infopt.errors import ConfigError
+from infopt.serve.config import ServeConfig
+from infopt.serve.server import check_address, run_server
 
 
 @pytest.fixture
@@ -65,7 +70,7 @@ def test_a_signal_lets_requests_finish_and_exits_with_0(process, wait, number):
     ],
 )
 def test_mistakes_are_told_before_anything_is_loaded(args: list[str], words: list[str]) -> None:
-    result = CliRunner().invoke(app, ["serve", *args])
+    result = CliRunner().invoke(app, ["serve", "--port", "0", *args])
     assert result.exit_code == 2
     assert all(word in result.output for word in words)
 
@@ -85,3 +90,17 @@ def test_options_of_config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [(c.model, c.max_num_seqs, c.kv_cache_memory_gib) for c in first] == [("one", 3, 2.0)]
     assert [(c.model, c.kv_cache_memory_gib) for c in second] == [("a", 1.0), ("b", 1.0)]
     assert options.port == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [("127.0.0.1", "in use"), ("256.1.1.1", "cannot listen"), ("192.0.2.1", "assign")],
+)
+def test_an_address_that_cannot_be_listened_on_is_named_before_anything_loads(host, words) -> None:
+    """Pins: the model was loaded first, and then the server ended with an exit code of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = ServeConfig(host=host, port=taken.getsockname()[1], api_key="key")
+        with pytest.raises(ConfigError, match=words) as error:
+            run_server([EngineConfig(model="no-such-model")], config)
+    assert f"{host}:{config.port}" in error.value.message
+    check_address("127.0.0.1", 0)

@@ -245,7 +245,9 @@ def test_refusals(serve):
         assert answer.status_code == 400
         assert "name a model" in answer.json()["error"]["message"]
     assert server.post("/v1/completions", prompt="x").status_code == 400
-    assert server.post("/tokenize", model="auto", prompt="x").status_code == 404
+    refused = server.post("/tokenize", model="auto", prompt="x")
+    assert refused.status_code == 404
+    assert "stands for several models" in refused.json()["error"]["message"]
     bad = server.post("/v1/completions", model="auto", prompt="x", temperature=-1)
     assert bad.status_code == 400
     assert bad.json()["error"]["param"] == "temperature"

@@ -16,6 +16,7 @@ from infopt.energy.prices import NO_PRICE, Prices
 from infopt.results import RunRecord, record_path
 from infopt.results.record import NO_COST
 from infopt.results.table import flatten_record
+from infopt.select.energy_order import is_derived
 from infopt.select.rows import Row, number, rows_of
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ def add_costs(
     """
     priced = table.copy()
     sections = [cost_section(row, price) for row in rows_of(table)]
-    for key in NO_COST:
-        priced[f"cost.{key}"] = [section[key] for section in sections]
+    for key in (*NO_COST, "derived"):
+        priced[f"cost.{key}"] = [section.get(key) for section in sections]
     if carbon is not None:
         for name in ("token", "request"):
             priced[f"carbon.g_per_{name}"] = [
@@ -102,6 +103,7 @@ def cost_section(row: Row, price: MachinePrice | None) -> dict[str, Any]:
         "per_request": own.per_request(requests_per_s, number(row, "energy.j_per_request")),
         "per_machine_hour": own.per_machine_hour(watts),
         "currency": price.currency,
+        "derived": bool(price.kwh_price) and is_derived(row),
         "reason": None,
     }
 

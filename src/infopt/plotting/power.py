@@ -185,7 +185,7 @@ def lengths_map(
     for num_input, num_output, number in rows:
         grid[outputs.index(num_output), inputs.index(num_input)] = number
     ax = new_axes(ax, (1.6 + 1.0 * len(inputs), 1.4 + 0.55 * len(outputs)))
-    shade = np.log10(np.where(np.isfinite(grid), grid, np.nan))
+    shade = np.log10(np.where(np.isfinite(grid) & (grid > 0), grid, np.nan))
     ax.imshow(shade, cmap="Blues", aspect="auto", origin="lower", alpha=0.75)
     for row, column in np.ndindex(grid.shape):
         number = grid[row, column]

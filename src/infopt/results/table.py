@@ -14,6 +14,9 @@ from infopt.results.record import IDENTITY_FIELDS, SECTIONS, RunRecord
 if TYPE_CHECKING:
     import pandas as pd
 
+_PARTS = ("runs", "slices", "models", "tables", "logs")
+"""Folders that tell a results folder from a part of one, also before it has any record."""
+
 PathOrPaths = str | Path | Iterable[str | Path]
 
 
@@ -90,8 +93,8 @@ def find_records(path: PathOrPaths = "results") -> list[Path]:
     path = Path(path)
     if path.is_dir():
         # A results folder holds other JSON too; its records are all under runs/.
-        folder = path / "runs" if (path / "runs").is_dir() else path
-        return sorted(folder.rglob("*.json"))
+        is_whole = any((path / part).is_dir() for part in _PARTS)
+        return sorted((path / "runs" if is_whole else path).rglob("*.json"))
     return [path] if path.suffix == ".json" else []
 
 

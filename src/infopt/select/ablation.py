@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from infopt.results.metrics import metric_of
-from infopt.select.energy_order import is_derived
+from infopt.select.energy_order import rests_on_model
 from infopt.select.rows import Row, number
 
 EffectVerdict = Literal["better", "worse", "equal", "undecided"]
@@ -107,7 +107,7 @@ def _effect(technique: str, composed: Row, row: Row, column: str) -> Effect | No
         return None
     metric = metric_of(column)
     label = metric.axis_label
-    if column.startswith("energy.") and is_derived(composed):
+    if rests_on_model(composed, column):
         label += ", derived"
     worth, low, high, verdict = _worth(composed, row, column, first, second)
     scale = metric.display_scale

@@ -19,6 +19,18 @@ def is_derived(row: Row) -> bool:
     return text(row, ENERGY_SOURCE) == DERIVED
 
 
+def rests_on_model(row: Row, column: str) -> bool:
+    """Tell whether a number is a derived energy, or a cost that a derived energy is a part of.
+
+    Args:
+        row: A row of the results table.
+        column: Its column.
+    """
+    if column.startswith("cost."):
+        return row.get("cost.derived") is True
+    return column.startswith("energy.") and is_derived(row)
+
+
 def energy_notes(chosen: Row, others: Sequence[Row]) -> tuple[str, ...]:
     """Say that the energy of the chosen run is derived, and against whom its order survives.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infopt.results.metrics import energy_origin, metric_of
-from infopt.select.energy_order import ENERGY_SOURCE
+from infopt.select.energy_order import ENERGY_SOURCE, rests_on_model
 from infopt.select.objectives import Objective
 from infopt.select.recommendation import Evidence
 from infopt.select.rows import Row, interval, number, text
@@ -56,10 +56,9 @@ def _evidence(row: Row, column: str) -> Evidence | None:
         return None
     scale = metric.display_scale
     low, high = interval(row, column) or (None, None)
-    suffix = _origin(row) if column.startswith("energy.") else ""
     return Evidence(
         column,
-        metric.label + suffix,
+        metric.label + _origin(row, column),
         _rounded(value * scale),
         None if low is None else _rounded(low * scale),
         None if high is None else _rounded(high * scale),
@@ -67,8 +66,11 @@ def _evidence(row: Row, column: str) -> Evidence | None:
     )
 
 
-def _origin(row: Row) -> str:
-    origin = energy_origin(text(row, ENERGY_SOURCE), number(row, "energy.interval_s"))
+def _origin(row: Row, column: str) -> str:
+    """Return what is said behind the label of an energy, or of a cost that one is a part of."""
+    origin = "derived" if rests_on_model(row, column) else None
+    if column.startswith("energy."):
+        origin = energy_origin(text(row, ENERGY_SOURCE), number(row, "energy.interval_s"))
     return f" ({origin})" if origin else ""
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from infopt.errors import ConfigError, DependencyError
-from infopt.select.energy_order import is_derived
+from infopt.select.energy_order import rests_on_model
 from infopt.select.objectives import Objective, get_objectives
 from infopt.select.rows import Row, check_runs, number, rows_of, text
 
@@ -65,9 +65,9 @@ def exclusion_reason(
     for objective in objectives:
         if number(row, objective.column) is None:
             return f"{objective.name} was not measured"
-        is_energy = objective.column.startswith("energy.")
-        if is_energy and not include_modelled_energy and is_derived(row):
-            return f"{objective.name} is modelled, not measured"
+        if not include_modelled_energy and rests_on_model(row, objective.column):
+            what = "rests on an energy that is" if objective.column.startswith("cost.") else "is"
+            return f"{objective.name} {what} modelled, not measured"
     return None
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from infopt.results.html import format_value
 from infopt.results.metrics import metric_of
+from infopt.select.energy_order import rests_on_model
 from infopt.select.objectives import Objective
 from infopt.select.recommendation import Sensitivity
 from infopt.select.rows import Row, number, rows_of
@@ -44,11 +45,11 @@ def sensitivities(
 
 
 def value_text(row: Row, column: str) -> str:
-    """Return a number of a row with its unit, as ``12.3 requests/s``."""
+    """Return a number of a row with its unit, as ``12.3 requests/s``, and whether it is derived."""
     value = number(row, column)
     if value is None:
         return "not measured"
-    return quantity(value, column)
+    return quantity(value, column) + (" (derived)" if rests_on_model(row, column) else "")
 
 
 def quantity(value: float, column: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -122,7 +123,8 @@ def run_server(
         announce: Told the address and the models' names once it listens.
 
     Raises:
-        InfoptError: If a model cannot be loaded, or the policy names one that is not served.
+        InfoptError: If an option is impossible, a model cannot be loaded, or the policy names one
+            that is not served.
     """
     if serve_config.host not in _LOOPBACK and serve_config.api_key is None:
         logger.warning("%s can be reached by others, and no API key is set", serve_config.host)
@@ -132,12 +134,33 @@ def run_server(
         from infopt.serve.routing import check_policy
 
         check_policy(policy, list(names) or [served_name(config) for config in configs])
+    check_address(serve_config.host, serve_config.port)
     service = Service(load_engines(configs, names), serve_config, policy)
     server = Server(service, announce)
     try:
         server.run()
     finally:
         service.loop.stop()
+
+
+def check_address(host: str, port: int) -> None:
+    """Refuse an address that cannot be listened on: unknown, not this machine's, or in use.
+
+    Raises:
+        ConfigError: Says what the system said.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+            trial.bind(address)
+    except OSError as error:
+        raise ConfigError(
+            f"The server cannot listen on {host}:{port}: {error.strerror}.",
+            field="port",
+            value=port,
+            remedy="Give another --port (0 takes a free one) or --host.",
+        ) from error
 
 
 def load_engines(configs: Sequence[EngineConfig], names: Sequence[str] = ()) -> dict[str, Engine]:

@@ -159,9 +159,12 @@ class Service:
             return self.models[name]
         known = [*self.models, *([] if self.router is None else [AUTO])]
         asked = "no model is named" if name is None else f"there is no model {name!r}"
+        hint = nearest(name or "", known)
+        if name in known:
+            asked, hint = f"{name!r} stands for several models, each with its own tokens", ""
         raise ApiError(
             400 if name is None else 404,
-            f"{asked}.{nearest(name or '', known)} Models: {', '.join(known)}.",
+            f"{asked}.{hint} Models: {', '.join(known)}.",
             param="model",
             code="model_not_found",
         )

@@ -204,3 +204,24 @@ def test_a_run_without_energy_says_so():
 def test_the_miniature_asks_the_same_questions():
     names = [spec.name for spec in miniature_specs("power", "some-model")]
     assert names == ["threads", "replicas", "cold_start"]
+
+
+def test_a_machine_that_is_paid_for_is_cheaper_from_the_first_request_on(recwarn):
+    """Pins: its break-even at no traffic was drawn as the logarithm of 0, with a warning in the
+    notebook; and the price of a derived energy was not called derived."""
+    quote = {"date": "2026-11-01", "source": "made up"}
+    prices = {
+        "machine": {"currency": "EUR", "per_hour": 0, **quote},
+        "electricity": {"currency": "EUR", "per_kwh": 0.3, **quote},
+        "elsewhere": {
+            "api": {"currency": "EUR", "per_million_input": 1, "per_million_output": 4, **quote}
+        },
+    }
+    rows = [row_ | {"energy.watts": 80.0} for row_ in make_story().data.table.to_dict("records")]
+    story = make_story(rows, prices)
+    axes = cost.break_even_axes(story)
+    texts = {text.get_text() for text in axes.texts}
+    assert "0" in texts
+    assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]
+    assert "from the first request on against `api`" in answer.answer(story)
+    assert "electricity for a derived energy" in answer.answer(story)

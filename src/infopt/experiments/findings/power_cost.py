@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infopt.energy.break_even import surface
+from infopt.energy.break_even import BreakEven, surface
 from infopt.energy.cost import tokens_per_kwh
 from infopt.energy.prices import NO_PRICE
 from infopt.experiments.costs import cost_section
@@ -124,11 +124,13 @@ def money_sentence(story: PowerStory) -> str:
     if cost is None or cost["reason"] is not None or machine is None:
         return f"**Money:** {NO_PRICE if cost is None else cost['reason']}."
     unit = cost["currency"]
+    derived = ", electricity for a derived energy" if cost["derived"] else ""
     return (
         f"**Money:** {format_value(cost['per_million_output_tokens'], 3)} {unit} for a million "
         f"output tokens, {format_value(cost['per_request'], 3)} {unit} for a request, "
         f"{format_value(cost['per_machine_hour'], 3)} {unit} for an hour of the instance, at "
-        f"{machine.utilisation:.0%} utilisation (prices of {machine.date}: {machine.source})."
+        f"{machine.utilisation:.0%} utilisation{derived} (prices of {machine.date}: "
+        f"{machine.source})."
     )
 
 
@@ -144,11 +146,18 @@ def elsewhere_sentence(story: PowerStory) -> str:
         if point.requests_per_s is None:
             parts.append(f"never against `{name}` with one machine ({most} requests/s)")
         else:
-            parts.append(f"from {point.requests_per_s:.2g} requests/s against `{name}` ({most})")
+            parts.append(f"{_from_where(point)} against `{name}` ({most})")
     if not parts:
         return f"**Own or elsewhere:** {_no_comparison(story)}"
     lengths = f"{_TYPICAL[0]} + {_TYPICAL[1]} tokens"
-    return f"**Own or elsewhere:** with {lengths} the machine is cheaper {'; '.join(parts)}."
+    return f"**Own or elsewhere:** with {lengths} the machine is cheaper: {'; '.join(parts)}."
+
+
+def _from_where(point: BreakEven) -> str:
+    """Return the traffic from which on the machine is cheaper, in words."""
+    if not point.requests_per_s:
+        return "from the first request on"
+    return f"from {point.requests_per_s:.2g} requests/s"
 
 
 def _instance(story: PowerStory) -> Row | None:
