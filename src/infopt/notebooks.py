@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 import tempfile
 import time
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 KERNEL_NAME = "python3"
 """The kernel name stored in every notebook; it stands for "the interpreter that runs this"."""
+
+_FOREIGN_SCRIPT = re.compile(r'<script\b[^>]*\bsrc="https?://[^"]*"[^>]*>\s*</script>')
 
 _SEND_S = 0.001  # for the socket's own thread, which cannot be waited for
 
@@ -159,13 +162,18 @@ def check_parameters(notebook: NotebookNode, values: Mapping[str, Any], path: Pa
 
 
 def write_html(executed_path: str | Path, html_path: str | Path) -> None:
-    """Render an executed notebook to one HTML file (images inside)."""
+    """Render an executed notebook to one HTML file: images inside, nothing fetched when opened.
+
+    The exporter's template asks other servers for scripts that set formulas and show widgets; these
+    notebooks have neither, and a report must read the same on a machine without a network.
+    """
     from nbconvert import HTMLExporter
 
     notebook = read_notebook(executed_path)
     exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True)
     title = _first_heading(notebook) or Path(executed_path).stem
     body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": title}})
+    body = _FOREIGN_SCRIPT.sub("", body)
     html_path = Path(html_path)
     html_path.parent.mkdir(parents=True, exist_ok=True)
     temporary = html_path.with_suffix(".html.tmp")

@@ -1,5 +1,6 @@
 """The notebook runner: checked before it runs, in this interpreter, nothing lost when it dies."""
 
+import re
 import sys
 import time
 
@@ -76,6 +77,9 @@ def test_it_runs_in_this_interpreter_whatever_kernel_the_file_names(tmp_path):
     assert printed(run.executed_path).split() == [sys.executable, "7", str(tmp_path)]
     assert nbformat.read(run.executed_path, 4).metadata.kernelspec.name == "python3"
     assert str(tmp_path) in html.read_text()
+    assert not re.search(
+        r'<(script|link|img|iframe)\b[^>]*(src|href)="(https?:)?//', html.read_text()
+    )
     assert nbformat.read(path, 4).metadata.kernelspec.name == "my-lab-env"  # input untouched
 
 

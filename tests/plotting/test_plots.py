@@ -112,6 +112,20 @@ def test_forest_uses_a_logarithmic_axis_for_large_ratios(ratios: pd.DataFrame) -
     assert 4 <= len(ax.get_xticklabels()) <= 9
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.048, 0.05), (0.7, 1.6), (0.9, 5.5), (0.99, 900.0)])
+def test_ticks_of_ratios_are_spread_over_the_axis(
+    ratios: pd.DataFrame, low: float, high: float
+) -> None:
+    base = "comparison.output_tokens_per_s"
+    columns = {f"{base}.low": low, f"{base}.median": low, f"{base}.high": high}
+    ax = plotting.ratio_forest(ratios.assign(**columns))
+    low, high = ax.get_xlim()
+    places = np.log(ax.get_xticks())
+    places = places[(places >= np.log(low)) & (places <= np.log(high))]
+    assert len(places) >= 3
+    assert np.diff(places).max() < 0.5 * np.log(high / low)
+
+
 def test_titles_are_wrapped_into_lines_of_like_length(runs: pd.DataFrame) -> None:
     words = " ".join(["a finding that is a little longer than what fits into one line"] * 2)
     lines = plotting.pareto(runs, TTFT, RATE, title=words).get_figure().get_suptitle().split("\n")

@@ -73,6 +73,14 @@ def test_requests_that_did_not_complete_count(
         ({}, ""),
         ({"kl": 0.02, "ratio": 1.02, "code": 0.65}, ""),
         ({"kl": 0.03}, "Mean KL to the reference is 0.03 nats, the limit is 0.02 nats (+50 %)"),
+        (
+            {"kl": 0.0200049},
+            "Mean KL to the reference is 0.020005 nats, the limit is 0.02 nats (+0.0245 %)",
+        ),
+        (
+            {"kl": 2.0},
+            "Mean KL to the reference is 2 nats, the limit is 0.02 nats (+9900 %)",
+        ),
         ({"kl": None}, "Mean KL to the reference was not measured"),
         ({"ratio": 1.05}, "Perplexity on docs is 1.05 x reference"),
         ({"code": 0.64}, "Task code: score 0.64 is below 0.65"),

@@ -16,6 +16,7 @@ from infopt.results.metrics import Better, Metric, metric_of
 
 _DISPLAY_DPI = 144
 _MAX_TICKS = 9
+_SLACK = 1.2  # how far beyond its ticks an axis may reach
 _RATIO_TICKS = (
     tuple(step / 20 for step in range(10, 41)),
     tuple(step / 10 for step in range(3, 21)),
@@ -101,8 +102,9 @@ def log_ratio_axis(ax: Axes, axis: Literal["x", "y"], low: float, high: float) -
         low: Its lower end, above 0.
         high: Its upper end.
     """
-    inside = [[tick for tick in ticks if low <= tick <= high] for ticks in _RATIO_TICKS]
-    ticks = next((t for t in inside if len(t) <= _MAX_TICKS), inside[-1])
+    reaching = [t for t in _RATIO_TICKS if t[0] <= _SLACK * low and high <= _SLACK * t[-1]]
+    inside = [[tick for tick in ticks if low <= tick <= high] for ticks in reaching]
+    ticks = next((t for t in inside if len(t) <= _MAX_TICKS), inside[-1] if inside else [1.0])
     texts = [f"{tick:g}x" for tick in ticks]
     if axis == "x":
         ax.set_xscale("log", base=2)

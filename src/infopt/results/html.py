@@ -90,6 +90,8 @@ def format_interval(value: float, low: float, high: float) -> str:
     if not low < high:
         return format_value(value, 3)
     decimals = max(math.floor(_SPARE_DIGITS - math.log10(high - low)), 0)
+    if value:
+        decimals = max(decimals, 1 - math.floor(math.log10(abs(value))))  # two digits at least
     if decimals > _MAX_DECIMALS:
         return f"{format_value(value, 3)} [{format_value(low, 3)}, {format_value(high, 3)}]"
     return f"{value:.{decimals}f} [{low:.{decimals}f}, {high:.{decimals}f}]"

@@ -12,13 +12,15 @@ if TYPE_CHECKING:
 
 
 def recommendation_html(recommendation: Recommendation) -> str:
-    """Return status, reason, evidence and what would change the choice, as HTML."""
+    """Return status, reason, configuration, evidence and what would change the choice, as HTML."""
     rows = "".join(_row(entry) for entry in recommendation.evidence)
     table = f"<table>{rows}</table>" if rows else ""
     title = recommendation.run or "nothing feasible"
+    options = [f"{name}: {value}" for name, value in recommendation.changed_options().items()]
     return (
         f"<div><b>{html.escape(title)}</b> ({recommendation.status})"
-        f"<p>{html.escape(recommendation.reason)}</p>{table}"
+        f"<p>{html.escape(recommendation.reason)}</p>"
+        f"{_list('Configuration (what differs from the defaults)', options)}{table}"
         f"{_list('What would change it', [s.message for s in recommendation.sensitivity])}"
         f"{_list('Ties', [f'{t.run}: {t.reason}' for t in recommendation.ties])}"
         f"{_list('Notes', list(recommendation.notes))}"

@@ -37,11 +37,17 @@ class Violation:
 def above(constraint: str, column: str, value: float, limit: float) -> Violation:
     """Return the violation of an upper limit."""
     metric = metric_of(column)
-    shown, allowed = (format_value(v * metric.display_scale, 3) for v in (value, limit))
-    share = f" (+{(value / limit - 1) * 100:.3g} %)" if limit > 0 else ""
+    shown, allowed = _apart(value * metric.display_scale, limit * metric.display_scale)
+    share = f" (+{format_value((value / limit - 1) * 100, 3)} %)" if limit > 0 else ""
     unit = f" {metric.display_unit}" if metric.display_unit else ""
     message = f"{metric.label} is {shown}{unit}, the limit is {allowed}{unit}{share}"
     return Violation(constraint, column, value, limit, message)
+
+
+def _apart(value: float, limit: float) -> tuple[str, str]:
+    """Return both numbers with as many digits as it takes to see that they differ."""
+    digits = next((n for n in range(3, 7) if format_value(value, n) != format_value(limit, n)), 7)
+    return format_value(value, digits), format_value(limit, 3)
 
 
 def not_measured(constraint: str, column: str, limit: float | None, why: str = "") -> Violation:

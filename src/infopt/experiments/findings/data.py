@@ -11,6 +11,7 @@ and taken over by the next opening.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,13 +154,14 @@ def choices_table(chosen: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Return what was chosen for each question, with the reason, as a table."""
     import pandas as pd
 
+    # Within a question its candidates need no longer names.
     rows = [
         {
             "question": name,
             "chosen": entry["chosen"],
             "reference": entry["reference"],
             "certainty": entry["status"],
-            "why": entry["reason"],
+            "why": re.sub(rf"\b[a-z_]+/{re.escape(name)}\.", "", str(entry["reason"])),
         }
         for name, entry in chosen.items()
     ]

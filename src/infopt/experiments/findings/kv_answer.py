@@ -51,6 +51,8 @@ def combinations_table(story: KVStory) -> Styler:
     import pandas as pd
 
     why = _why_not(story)
+    # The selection compares the reference with itself; here it stands with what it loses.
+    losses = {row[CANDIDATE]: row for row in rows_of(story.rows(COMPRESSION))}
     seqs = _sequences(story)
     rows = [
         {
@@ -58,7 +60,7 @@ def combinations_table(story: KVStory) -> Styler:
             "stored as": row["extra.kv_cache_dtype"],
             "eviction": row["extra.kv_eviction"],
             "bytes kept": f"{story.kept_share(row):.0%}",
-            "KL (nats)": _short(row, quality.KL),
+            "KL (nats)": _short(losses[row[CANDIDATE]], quality.KL),
             "hidden numbers": _percent(row, f"{quality.PASSKEY}.score"),
             "throughput": _speed(row),
             "sequences": seqs.get(str(row[CANDIDATE]), ""),

@@ -13,6 +13,7 @@ from infopt.bench.stats import Interval, bootstrap_interval
 from infopt.experiments.findings.tables import full_text
 from infopt.outputs import CompletionOutput, RequestOutput, ScoreOutput
 from infopt.plotting import bars_with_interval
+from infopt.results.html import format_value
 from infopt.select import Recommendation
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def surprise_table(scores: Mapping[str, ScoreOutput]) -> pd.DataFrame:
             "surprise (bits per token)": {name: m.estimate for name, m in means.items()},
             "low": {name: m.low for name, m in means.items()},
             "high": {name: m.high for name, m in means.items()},
-            "perplexity": {name: float(f"{2**m.estimate:.3g}") for name, m in means.items()},
+            "perplexity": {name: format_value(2**m.estimate, 3) for name, m in means.items()},
         }
     ).round(2)
 
@@ -154,18 +155,17 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(1e3 * seconds, 1)
 
 
-def recommendation_notes(recommendation: Recommendation) -> str:
-    """Return the remarks of a recommendation and how to use it, as Markdown."""
-    notes = "\n".join(f"- {note}" for note in recommendation.notes)
+def recommendation_use(recommendation: Recommendation) -> str:
+    """Return how to use a recommendation, as Markdown."""
     if recommendation.config is None:
-        return notes
+        return "Nothing is feasible, so there is nothing to load."
     code = (
         "from infopt import LLM\n"
         "from infopt.select import read_recommendation\n\n"
         'recommendation = read_recommendation("results/recommendation.yaml")\n'
         "llm = LLM(config=recommendation.engine_config())"
     )
-    return f"{notes}\n\nTo use it anywhere:\n\n```python\n{code}\n```"
+    return f"To use it anywhere:\n\n```python\n{code}\n```"
 
 
 def _options(recommendation: Recommendation) -> str:
