@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from infopt.serve.protocol.chat import ChatRequest
+from infopt.serve.protocol.completions import CompletionRequest
+
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
 
@@ -39,9 +42,10 @@ def error_of(answer: Any, *statuses: int) -> dict[str, Any]:
         (b"[" * 200_000, {"content-type": "application/json"}, 400),
     ],
 )
-def test_bodies_that_are_no_request(server, body, headers, status):
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT, "/tokenize", "/detokenize"])
+def test_bodies_that_are_no_request(server, body, headers, status, path):
     """Wrong content types and broken JSON were a 500."""
-    error_of(server.http.post(COMPLETIONS, content=body, headers=headers), status)
+    error_of(server.http.post(path, content=body, headers=headers), status)
     server.complete([5], max_tokens=1)
 
 
@@ -87,16 +91,29 @@ def test_bad_logit_bias(server, bias):
     server.complete([5], max_tokens=1, logit_bias={"5": 100})
 
 
-def test_empty_and_null_are_the_same_as_nothing(server):
-    """Client libraries send empty containers and null by default."""
+@pytest.mark.parametrize(
+    ("request_class", "path", "needed"),
+    [
+        (CompletionRequest, COMPLETIONS, {"prompt": [5, 6]}),
+        (ChatRequest, CHAT, {"messages": HI}),
+    ],
+)
+def test_null_is_no_value_for_any_field(server, request_class, path, needed):
+    """Clients that write all their fields send null for most of them, one by one or all at once."""
+    plain = needed | {"max_tokens": 4, "temperature": 0}
+    expected = server.post(path, **plain).json()["choices"]
+    names = request_class.model_fields.keys() - plain.keys()
+    assert len(names) > 20
+    for fields in (dict.fromkeys(names), *({name: None} for name in sorted(names))):
+        answer = server.post(path, **plain, **fields)
+        assert answer.status_code == 200, (fields, answer.text)
+        assert answer.json()["choices"] == expected, fields
+
+
+def test_empty_containers_are_the_same_as_nothing(server):
+    """Client libraries send empty containers by default."""
     plain = {"max_tokens": 4, "temperature": 0}
-    fields = (
-        "n top_p top_k min_p seed stop logit_bias presence_penalty frequency_penalty user stream "
-        "stream_options echo logprobs best_of suffix min_tokens ignore_eos metadata stop_token_ids"
-    )
-    nothing = dict.fromkeys(fields.split())
     expected = server.complete([5, 6], **plain)["choices"]
-    assert server.complete([5, 6], **plain, **nothing)["choices"] == expected
     empty = server.complete([5, 6], **plain, logit_bias={}, stop=[], stop_token_ids=[])
     assert empty["choices"] == expected
 
@@ -138,19 +155,53 @@ def test_one_bad_prompt_of_several_runs_none(server):
     assert server.engine.stats.num_requests == num_requests
 
 
-@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-def test_half_a_surrogate_pair(server, path):
+HALF = "\ud83d"
+TOOL = {"type": "function", "function": {"name": "f"}}
+HALVES: list[tuple[str, dict[str, Any]]] = [
+    (COMPLETIONS, {"prompt": HALF}),
+    (COMPLETIONS, {"prompt": ["x", HALF]}),
+    (COMPLETIONS, {"model": HALF}),
+    (COMPLETIONS, {"user": HALF}),
+    (COMPLETIONS, {"stop": HALF}),
+    (COMPLETIONS, {"stop": ["x", HALF]}),
+    (COMPLETIONS, {"logit_bias": {HALF: 1}}),
+    (COMPLETIONS, {HALF: 1}),
+    (COMPLETIONS, {"metadata": {HALF: HALF}}),
+    (COMPLETIONS, {"structured_outputs": {"regex": HALF}}),
+    (COMPLETIONS, {"structured_outputs": {"choice": ["a", HALF]}}),
+    (COMPLETIONS, {"structured_outputs": {"grammar": f'start: "{HALF}"'}}),
+    (COMPLETIONS, {"structured_outputs": {"json": {"enum": [HALF]}}}),
+    (CHAT, {"messages": [{"role": "user", "content": HALF}]}),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": HALF}]}]}),
+    (CHAT, {"messages": [{"role": "user", "content": "x", "name": HALF}]}),
+    (CHAT, {"response_format": {"type": HALF}}),
+    (CHAT, {"tools": [TOOL | {"function": {"name": "f", "description": HALF}}]}),
+    (CHAT, {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": HALF}}}),
+    (CHAT, {"chat_template_kwargs": {"x": HALF}}),
+    ("/tokenize", {"prompt": HALF}),
+]
+
+
+@pytest.mark.parametrize(("path", "fields"), HALVES)
+@pytest.mark.parametrize("streams", [False, True])
+def test_half_a_surrogate_pair(server, path, fields, streams):
     """It came through the JSON escape and broke the tokenizer or the writer of the answer."""
-    field = '"prompt": "\\ud83d"'
-    if path == CHAT:
-        field = '"messages": [{"role": "user", "content": "\\ud83d"}]'
-    for name in ("model", "user", "stop"):
-        for value in ("x", "\\ud83d"):
-            body = f'{{{field}, "{name}": "{value}", "max_tokens": 1}}'
-            answer = server.http.post(
-                path, content=body, headers={"content-type": "application/json"}
-            )
-            error_of(answer, 400, 404)
+    body = {COMPLETIONS: {"prompt": [5]}, CHAT: {"messages": HI}}.get(path, {}) | fields
+    if path in (COMPLETIONS, CHAT):
+        body = {"max_tokens": 1, "stream": streams} | body
+    headers = {"content-type": "application/json"}
+    answer = server.http.post(path, content=json.dumps(body), headers=headers)
+    error = error_of(answer, 400)
+    assert "half of a surrogate pair" in error["message"]
+    assert error["param"].split(".")[0] in {*fields, r"\ud83d"}
+    server.complete([5], max_tokens=1)
+
+
+def test_a_whole_surrogate_pair_is_a_character(server):
+    headers = {"content-type": "application/json"}
+    content = r'{"prompt": "\ud83d\ude00 and \\ud83d"}'  # the second is a backslash and letters
+    answer = server.http.post("/tokenize", content=content, headers=headers).json()
+    assert answer["tokens"] == server.tokenizer.encode("\U0001f600 and \\ud83d")
 
 
 def test_odd_but_valid_text(server):

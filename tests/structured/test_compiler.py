@@ -276,6 +276,21 @@ class TestOtherForms:
             compiler.compile(spec)
         assert caught.value.field == spec.kind
 
+    @pytest.mark.parametrize(
+        "make",
+        [
+            StructuredSpec.regex,
+            lambda half: StructuredSpec.choice(["a", half]),
+            lambda half: StructuredSpec.grammar(f'start: "{half}"'),
+            lambda half: StructuredSpec.json_schema({"enum": [half]}),
+            lambda half: StructuredSpec.json_schema({"properties": {half: {}}}),
+        ],
+    )
+    def test_half_a_surrogate_pair_is_refused(self, make):
+        """Pins: it ended in an encoding error of the library's own."""
+        with pytest.raises(StructuredOutputError, match="half of a surrogate pair"):
+            make("\ud83d")
+
     def test_no_choice(self):
         with pytest.raises(StructuredOutputError):
             StructuredSpec.choice([])

@@ -1,10 +1,11 @@
-"""Reads request bodies strictly: UTF-8, one value per key, numbers that are numbers."""
+"""Reads request bodies strictly: UTF-8, one value per key, numbers and texts that are such."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+import re
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from fastapi import Request, Response
@@ -14,6 +15,13 @@ from infopt.serve.errors import ApiError
 
 _LARGE_BYTES = 2**18
 """Bodies above this are parsed on another thread, so that the event loop goes on."""
+
+
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair: text that no bytes stand for, whose other half is missing."""
+
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""How one comes through UTF-8; whole pairs are written so as well."""
 
 
 class StrictRequest(Request):
@@ -52,13 +60,34 @@ def parse_json(body: bytes) -> Any:
     """
     try:
         text = body.decode("utf-8")
-        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+        data = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+        half = _path_to_half(data) if _ESCAPED_HALF.search(text) else None
     except UnicodeDecodeError as error:
         raise _bad(f"the body is not UTF-8 (byte {error.start})") from error
     except RecursionError as error:
         raise _bad("the body is nested too deeply") from error
     except ValueError as error:
         raise _bad(f"the body is not JSON: {error}") from error
+    if half is not None:
+        raise _bad(f"{half or 'the body'} holds half of a surrogate pair", half or None)
+    return data
+
+
+def _path_to_half(data: Any) -> str | None:
+    """Return where a string or key holds half of a surrogate pair; "" is the document itself."""
+    if isinstance(data, str):
+        return "" if _HALF.search(data) else None
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(data, dict):
+        items = data.items()
+    elif isinstance(data, list):
+        items = enumerate(data)
+    for key, value in items:
+        if isinstance(key, str) and _HALF.search(key):
+            return key.encode("utf-8", "backslashreplace").decode("utf-8")
+        if (rest := _path_to_half(value)) is not None:
+            return f"{key}.{rest}" if rest else str(key)
+    return None
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -74,5 +103,5 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _bad(message: str) -> ApiError:
-    return ApiError(400, f"{message}.", code="invalid_json")
+def _bad(message: str, param: str | None = None) -> ApiError:
+    return ApiError(400, f"{message}.", param=param, code="invalid_json")

@@ -30,6 +30,22 @@ class StructuredSpec:
     kind: Kind
     source: str
 
+    def __post_init__(self) -> None:
+        """Check the text.
+
+        Raises:
+            StructuredOutputError: If it holds half of a surrogate pair, which no output can.
+        """
+        try:
+            self.source.encode()
+        except UnicodeEncodeError as error:
+            raise StructuredOutputError(
+                f"the {self.kind} holds {self.source[error.start]!r}, half of a surrogate pair.",
+                field=self.kind,
+                value=self.source[error.start],
+                remedy="Decode the text as UTF-16 or UTF-8 first.",
+            ) from error
+
     @classmethod
     def of(cls, params: StructuredOutputsParams) -> StructuredSpec:
         """Return the description that sampling parameters ask for.
