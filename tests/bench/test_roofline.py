@@ -5,16 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from infopt.bench.roofline import (
-    MachinePeaks,
-    Precision,
-    StepCost,
-    engine_precision,
-    predicted_seconds,
-    roofline_point,
-    step_cost,
-)
+from infopt.bench.roofline import MachinePeaks, predicted_seconds, roofline_point
 from infopt.bench.roofline_log import phase_of, summarize_roofline
+from infopt.bench.step_cost import Precision, StepCost, engine_precision, step_cost
 from infopt.errors import MeasurementError
 from infopt.models.config import ModelConfig, MoeConfig
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from infopt.bench.roofline import MachinePeaks, Precision, step_cost
+from infopt.bench.roofline import MachinePeaks
 from infopt.bench.roofline_ops import OPS, OpRoofline, StepSize, op_rooflines, weight_bytes_by_op
+from infopt.bench.step_cost import Precision, step_cost
 from infopt.models.config import ModelConfig
 
 H100 = MachinePeaks(3.35e12, 989e12)

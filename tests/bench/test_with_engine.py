@@ -8,9 +8,10 @@ import pytest
 
 from infopt.bench.closed import run_batch, run_closed_loop
 from infopt.bench.openloop import run_open_loop
-from infopt.bench.roofline import MachinePeaks, Precision, step_cost
+from infopt.bench.roofline import MachinePeaks
 from infopt.bench.roofline_log import summarize_roofline
 from infopt.bench.slo import SLO
+from infopt.bench.step_cost import Precision, step_cost
 from infopt.bench.workloads import build_workload
 from infopt.llm import LLM
 from infopt.sampling_params import SamplingParams

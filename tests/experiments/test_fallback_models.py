@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from infopt import LLM
-from infopt.bench.roofline import MachinePeaks, step_bytes
+from infopt.bench.roofline import MachinePeaks
+from infopt.bench.step_cost import step_bytes
 from infopt.energy.attribution import flop_model
 from infopt.evals.families.cases import CASES
 from infopt.evals.families.write import write_checkpoint

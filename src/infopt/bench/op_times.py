@@ -17,55 +17,22 @@ from typing import Any, TypeVar
 
 import torch
 
-from infopt.bench.roofline_ops import LAYER_OPS, StepSize
+from infopt.bench.roofline_ops import LAYER_OPS
+from infopt.bench.uniform_step import Clock, StepKind, uniform_step
 from infopt.engine.engine import Engine
 from infopt.engine.runner import ModelRunner
-from infopt.engine.sampler import SamplingRow, sample
-from infopt.engine.sequence import Sequence
-from infopt.engine.step_plan import ScheduledSequence, StepPlan
 from infopt.errors import MeasurementError
-from infopt.models.config import ModelConfig
 from infopt.ops import OpSet
 from infopt.ops.layer_stack import LayerPages, LayerWeights, OpByOpStack, StackSpec
 from infopt.ops.linear import Linear
 from infopt.ops.mlp import DenseMlp, Mlp
-from infopt.outputs import RequestMetrics
-from infopt.sampling_params import SamplingParams
 
 BETWEEN = "between"
 """What a forward pass spends outside its ops: embedding, rotary tables, Python."""
 
 MIN_RUNS = 3
 
-_CHUNK = 256
-"""Tokens of a sequence that are cached at a time."""
-
-Clock = Callable[[], float]
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class StepKind:
-    """A step of equal sequences.
-
-    Attributes:
-        num_seqs: Sequences.
-        num_cached: Tokens of each that count as computed.
-        num_new: Tokens of each that the step computes.
-    """
-
-    num_seqs: int
-    num_cached: int
-    num_new: int = 1
-
-    @property
-    def length(self) -> int:
-        """Tokens of a sequence after the step."""
-        return self.num_cached + self.num_new
-
-    def size(self, config: ModelConfig) -> StepSize:
-        """Return what its ops work on."""
-        return StepSize.uniform(config, self.num_seqs, self.num_cached, self.num_new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +67,7 @@ def time_ops(engine: Engine, kind: StepKind, budget_s: float) -> OpTimes | None:
         MeasurementError: If the model has experts.
     """
     now = _clock_of(engine.runner.device)
-    with _step_of(engine, kind) as step:
+    with uniform_step(engine, kind) as step:
         if step is None:
             return None
         whole = _repeat(lambda: sum(step.run(now).values()), budget_s / 2)
@@ -122,7 +89,7 @@ def time_steps(engine: Engine, kind: StepKind, budget_s: float) -> list[float] |
         Seconds per run, or None where the engine's limits or page pool do not hold the step.
     """
     now = _clock_of(engine.runner.device)
-    with _step_of(engine, kind) as step:
+    with uniform_step(engine, kind) as step:
         if step is None:
             return None
         return _repeat(lambda: sum(step.run(now).values()), budget_s)
@@ -212,83 +179,6 @@ def _timed_mlp(timer: OpTimer, mlp: Mlp) -> Mlp:
         )
     return DenseMlp(
         _TimedLinear(timer, "gate_up", mlp.gate_up), _TimedLinear(timer, "down", mlp.down)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A step that can be run again: it computes the same tokens into the same slots."""
-
-    engine: Engine
-    plan: StepPlan
-    rows: list[int]
-
-    def run(self, now: Clock) -> dict[str, float]:
-        """Run it and return the seconds of layers, head and sampling."""
-        runner = self.engine.runner
-        ctx = runner.build(self.plan, self.rows)
-        start = now()
-        hidden = runner.hidden(ctx)
-        layers = now()
-        logits = torch.cat(list(runner.logit_blocks(hidden)))
-        head = now()
-        sample(logits, self._sampling_rows())
-        return {"layers": layers - start, "head": head - layers, "sampling": now() - head}
-
-    def _sampling_rows(self) -> list[SamplingRow]:
-        ends = self.engine.runner.model.config.eos_token_ids
-        return [SamplingRow.of(item.sequence, ends) for item in self.plan.scheduled]
-
-
-@contextmanager
-def _step_of(engine: Engine, kind: StepKind) -> Iterator[_Step | None]:
-    """Give the sequences of a step their pages until the block ends."""
-    engine.reset_prefix_cache()
-    sequences = [_sequence(engine, kind, index) for index in range(kind.num_seqs)]
-    rows = [(index + 1) * kind.num_new - 1 for index in range(kind.num_seqs)]
-    scheduled = [ScheduledSequence(s, kind.num_cached, kind.num_new) for s in sequences]
-    try:
-        yield _Step(engine, StepPlan(scheduled), rows) if _fits(engine, kind, sequences) else None
-    finally:
-        for sequence in sequences:
-            engine.cache.free(sequence.cache)
-
-
-def _fits(engine: Engine, kind: StepKind, sequences: list[Sequence]) -> bool:
-    """Allocate the pages; tell whether this is a step that the engine could run."""
-    config = engine.config
-    return (
-        kind.num_seqs <= config.max_num_seqs
-        and kind.num_seqs * kind.num_new <= config.max_num_batched_tokens
-        and kind.length <= engine.checker.max_model_len
-        and all(_fill(engine, sequence, kind) for sequence in sequences)
-    )
-
-
-def _fill(engine: Engine, sequence: Sequence, kind: StepKind) -> bool:
-    """Give a sequence the pages it would have if its cached tokens had been computed in chunks."""
-    cache, tokens = engine.cache, sequence.token_ids
-    for end in range(_CHUNK, kind.num_cached + _CHUNK, _CHUNK):
-        num_tokens = min(end, kind.num_cached)
-        if not cache.allocate(sequence.cache, num_tokens):
-            return False
-        cache.commit(sequence.cache, tokens, num_tokens)
-    return cache.allocate(sequence.cache, kind.length)
-
-
-def _sequence(engine: Engine, kind: StepKind, index: int) -> Sequence:
-    vocab = engine.runner.model.config.num_real_tokens
-    return Sequence(
-        seq_id=index,
-        request_id=f"step-{index}",
-        index=0,
-        token_ids=[(7 * index + position) % vocab for position in range(kind.length)],
-        num_prompt_tokens=kind.length,
-        params=SamplingParams(temperature=0),
-        seed=0,
-        max_tokens=1,
-        cache=engine.cache.new_sequence(),
-        metrics=RequestMetrics(arrival_s=0.0),
     )
 
 

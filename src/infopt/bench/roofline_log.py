@@ -6,15 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from infopt.bench.roofline import (
-    MachinePeaks,
-    Precision,
-    Regime,
-    RooflinePoint,
-    StepCost,
-    roofline_point,
-    step_cost,
-)
+from infopt.bench.roofline import MachinePeaks, Regime, RooflinePoint, roofline_point
+from infopt.bench.step_cost import Precision, StepCost, step_cost
 from infopt.engine.stats import StepStats
 from infopt.models.config import ModelConfig
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from infopt.bench.roofline import MachinePeaks, Precision
+from infopt.bench.roofline import MachinePeaks
+from infopt.bench.step_cost import Precision
 from infopt.models.config import ModelConfig
 
 Bound = Literal["memory", "compute"]

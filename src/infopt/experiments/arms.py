@@ -15,8 +15,8 @@ from infopt.bench.fixed_batches import BatchFill, run_fixed_batches
 from infopt.bench.load_result import LoadResult
 from infopt.bench.openloop import run_open_loop
 from infopt.bench.rates import at_rate, build_for
-from infopt.bench.roofline import step_bytes
 from infopt.bench.slo import SLO
+from infopt.bench.step_cost import step_bytes
 from infopt.bench.workload_types import WorkloadRequest
 from infopt.bench.workloads import build_workload
 from infopt.config import EngineConfig

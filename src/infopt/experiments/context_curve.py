@@ -6,8 +6,9 @@ import logging
 
 from infopt.bench.kv_capacity import rules_of
 from infopt.bench.op_times import StepKind, time_steps
-from infopt.bench.roofline import MachinePeaks, StepCost, layer_weights_read, predicted_seconds
+from infopt.bench.roofline import MachinePeaks, predicted_seconds
 from infopt.bench.stats import bootstrap_interval
+from infopt.bench.step_cost import StepCost, layer_weights_read
 from infopt.experiments.machine import precision_of
 from infopt.experiments.measures import CurveOptions
 from infopt.llm import LLM

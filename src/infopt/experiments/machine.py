@@ -6,7 +6,8 @@ import functools
 
 import torch
 
-from infopt.bench.roofline import MachinePeaks, Precision, engine_precision
+from infopt.bench.roofline import MachinePeaks
+from infopt.bench.step_cost import Precision, engine_precision
 from infopt.llm import LLM
 from infopt.machine_rates import matmul_flops, measure_matmul_flops, measure_rate, memory_bandwidth
 from infopt.models.fallback.config import TransformersConfig

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 from infopt.bench.latency import summarize_latency
 from infopt.bench.op_times import BETWEEN, OpTimes, StepKind, time_ops
-from infopt.bench.roofline import MachinePeaks, roofline_point, step_cost
+from infopt.bench.roofline import MachinePeaks, roofline_point
 from infopt.bench.roofline_ops import OpRoofline, op_rooflines
 from infopt.bench.stats import bootstrap_interval
+from infopt.bench.step_cost import step_cost
 from infopt.bench.workload_types import WorkloadRequest
 from infopt.engine.stats import StepStats
 from infopt.evals.reference_logits import ReferenceLogits

@@ -7,9 +7,10 @@ from typing import Any
 
 from infopt.bench.latency import RequestTiming, summarize_latency
 from infopt.bench.load_result import LoadResult
-from infopt.bench.roofline import MachinePeaks, StepCost, roofline_point, step_cost
+from infopt.bench.roofline import MachinePeaks, roofline_point
 from infopt.bench.slo import SLO, evaluate_slo
 from infopt.bench.stats import bootstrap_interval, paired_ratio
+from infopt.bench.step_cost import StepCost, step_cost
 from infopt.engine.stats import StepStats
 from infopt.experiments.arms import HIGHER_IS_BETTER, figures
 from infopt.experiments.energy import energy_section

@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from infopt.bench.roofline import engine_precision, step_bytes
+from infopt.bench.step_cost import engine_precision, step_bytes
 from infopt.energy import NJ_PER_J, EnergyConstants, EnergyLedger, choose_meter, flop_model
 from infopt.engine.engine import Engine
 from infopt.engine.stats import StepStats

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infopt.bench.roofline import MachinePeaks, StepCost, predicted_seconds, roofline_point
+from infopt.bench.roofline import MachinePeaks, predicted_seconds, roofline_point
+from infopt.bench.step_cost import StepCost
 from infopt.experiments.findings.missing import Remark, not_measured
 from infopt.experiments.findings.quantization import (
     BITS,
