@@ -16,7 +16,7 @@ from infopt.models.tensor_names import HEAD_LAYER
 from infopt.ops import OpSet
 from infopt.ops.linear import Linear
 from infopt.quantization.coded import CodedWeight
-from infopt.quantization.layerwise import GRID_TOLERANCE, grid_error
+from infopt.quantization.linear_report import GRID_TOLERANCE, grid_error
 from infopt.quantization.methods import LayerWork, make_method
 from infopt.quantization.names import Recipe
 from infopt.quantization.products import ProductMaker, concatenate

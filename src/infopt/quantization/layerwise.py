@@ -8,7 +8,7 @@ next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -29,50 +29,17 @@ from infopt.quantization.balance import Balance
 from infopt.quantization.block import Block, Rope
 from infopt.quantization.coded import ActivationFormat, CodedWeight, WeightFormat
 from infopt.quantization.folding import fold
+from infopt.quantization.linear_report import LinearReport, report_linear
 from infopt.quantization.methods import SCALE_DTYPE, LayerWork, Method, Quantized, make_method
 from infopt.quantization.names import Recipe
 from infopt.quantization.products import round_input
 from infopt.quantization.rtn import rtn
-from infopt.quantization.statistics import InputStatistics, relative_error
-
-GRID_TOLERANCE = 1e-3
-"""Share of a step within which a weight lies on the grid of its codes already."""
+from infopt.quantization.statistics import InputStatistics
 
 MIN_EXPERT_TOKENS = 64
 """Calibration tokens below which an expert's weights are rounded and its inputs not calibrated."""
 
 _BATCH = 8  # sequences at a time
-
-
-@dataclass(frozen=True, slots=True)
-class LinearReport:
-    """What became of one linear layer.
-
-    Attributes:
-        name: Canonical name.
-        format: ``int4-g64``, ...
-        num_weights: Its weights.
-        bits: Bits per weight, scales and zero points included.
-        grid_error: Largest distance between a weight and its code, in steps. Near 0 the stored
-            weights lie on this grid already (they come from a quantized file), and nothing is lost.
-        relative_error: Root of output error over output power on the calibration text; None
-            without calibration.
-        exponent: Of the channel scales; None where nothing was scaled.
-        fell_back: Method used instead, if another was better, or if too little text came by.
-        damping: Where GPTQ had to raise it.
-        tokens: Calibration tokens that came by, for a layer of a routed expert; None for others.
-    """
-
-    name: str
-    format: str
-    num_weights: int
-    bits: float
-    grid_error: float
-    relative_error: float | None = None
-    exponent: float | None = None
-    fell_back: str | None = None
-    damping: float | None = None
-    tokens: int | None = None
 
 
 @dataclass(slots=True)
@@ -171,7 +138,7 @@ class LayerwiseQuantizer:
         fmt = self._format_of(EMBEDDING_LAYER)
         coded = rtn(table, fmt, scale_dtype=self._scale_dtype, layer=EMBEDDING_LAYER)
         work = LayerWork(EMBEDDING_LAYER, table, fmt)
-        return coded, _report(work, Quantized(coded))
+        return coded, report_linear(work, Quantized(coded))
 
     def _embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         if self._coded_embedding is None:
@@ -189,7 +156,7 @@ class LayerwiseQuantizer:
             work = LayerWork(HEAD_LAYER, weight, self._head_format(), seen)
             found = self._methods[self._recipe].quantize(work)
             found.coded.activation = self._recipe.head_activation
-            report = _report(work, found)
+            report = report_linear(work, found)
         return QuantizedLayer(None, {HEAD_LAYER: found.coded}, reports=[report])
 
     def _observe_head(self) -> InputStatistics | None:
@@ -288,7 +255,7 @@ class LayerwiseQuantizer:
                     found = replace(found, fell_back=_without_text(recipe))
                 made.coded[full] = found.coded
                 report = replace(
-                    _report(work, found),
+                    report_linear(work, found),
                     exponent=balances[kind].exponent if kind in balances else None,
                     tokens=seen.num_rows if is_expert and seen is not None else None,
                 )
@@ -329,39 +296,3 @@ def read_block(checkpoint: Checkpoint, index: int) -> Block:
     names = [name for name in expected_tensors(checkpoint.config) if name.startswith(prefix)]
     tensors = {name.removeprefix(prefix): checkpoint.get(name) for name in names}
     return Block(checkpoint.config, index, tensors)
-
-
-def _report(work: LayerWork, found: Quantized) -> LinearReport:
-    coded, seen = found.coded, work.statistics
-    num_weights, quantized = coded.codes.numel(), coded.dequantize()
-    error = None
-    if seen is not None:
-        error = relative_error(work.weight, quantized, seen.second_moment)
-    return LinearReport(
-        name=work.name,
-        format=coded.format.describe(),
-        num_weights=num_weights,
-        bits=8 * coded.num_bytes / num_weights,
-        grid_error=grid_error(work.weight - quantized, coded),
-        relative_error=error,
-        fell_back=found.fell_back,
-        damping=found.damping,
-    )
-
-
-def grid_error(difference: torch.Tensor, coded: CodedWeight) -> float:
-    """Return the largest distance between a weight and what its code stands for, in steps.
-
-    Args:
-        difference: The weight minus the dequantized codes.
-        coded: The codes.
-    """
-    groups = coded.scale.shape[1]
-    distance = difference.abs().reshape(len(difference), groups, -1)
-    return float((distance.amax(dim=-1) / coded.scale.float()).max())
-
-
-def effective_bits(reports: Sequence[LinearReport]) -> float:
-    """Return bits per weight over all layers."""
-    total = sum(r.num_weights for r in reports)
-    return sum(r.bits * r.num_weights for r in reports) / total

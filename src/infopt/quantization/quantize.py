@@ -21,12 +21,8 @@ from infopt.models.registry import resolve_model
 from infopt.quantization.calibration import CalibrationSet
 from infopt.quantization.coded_embedding import store_embedding
 from infopt.quantization.export import CheckpointWriter, folder_dtype
-from infopt.quantization.layerwise import (
-    FormatOf,
-    LayerwiseQuantizer,
-    LinearReport,
-    effective_bits,
-)
+from infopt.quantization.layerwise import FormatOf, LayerwiseQuantizer
+from infopt.quantization.linear_report import LinearReport, effective_bits
 from infopt.quantization.methods import SCALE_DTYPE
 from infopt.quantization.names import Recipe, parse
 from infopt.quantization.report import QuantizationReport, write_report

@@ -12,7 +12,8 @@ from typing import Any
 
 from infopt.models.tensor_names import EMBEDDING_LAYER, HEAD_LAYER
 from infopt.quantization.calibration import CalibrationSet
-from infopt.quantization.layerwise import GRID_TOLERANCE, MIN_EXPERT_TOKENS, LinearReport
+from infopt.quantization.layerwise import MIN_EXPERT_TOKENS
+from infopt.quantization.linear_report import GRID_TOLERANCE, LinearReport
 from infopt.quantization.sensitivity import Sensitivity
 
 REPORT_NAME = "infopt_quantization.json"
