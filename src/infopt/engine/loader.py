@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from infopt.config import EngineConfig
 from infopt.engine.admission import RequestChecker
 from infopt.engine.clock import Clock, MonotonicClock
 from infopt.engine.decode_graphs import CudaGraphs, DecodeGraphs, GraphLimits
+from infopt.engine.description import describe_engine
 from infopt.engine.draft_control import DraftControl
 from infopt.engine.drafting import Drafter, DraftTarget, ModelDrafter, model_drafter
 from infopt.engine.engine import Engine
@@ -33,12 +33,9 @@ from infopt.engine.pool_plan import (
 from infopt.engine.runner import ModelRunner
 from infopt.engine.weights import LoadedModel, Progress, load_model
 from infopt.errors import ConfigError, DependencyError
-from infopt.models.decoder import Decoder
 from infopt.models.fallback.route import Route, find_route
 from infopt.models.registry import resolve_model
 from infopt.ops import resolve_ops
-from infopt.ops.invariance import find_variant_linear
-from infopt.ops.linear import Linear
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +122,7 @@ def build_engine(
         ),
         num_swap_pages=pools.swap,
         tokenizer=loaded.tokenizer,
-        description=_describe(model, store, max_model_len, pools.tokens)
+        description=describe_engine(model, store, max_model_len, pools.tokens)
         | {"model_identity": identity, "quantization": loaded.quantization}
         | {"num_kv_pages": pools.pages.full}
         | {"model_path": "native", "model_path_reason": "the native decoder runs this family"}
@@ -241,63 +238,3 @@ def _dtype(config: EngineConfig, device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
-
-
-def _kinds_of(linears: Sequence[Linear]) -> list[Linear]:
-    """Return one product of each type and shape: equal ones run the same code."""
-    kinds = {(type(x), x.in_features, x.out_features): x for x in reversed(linears)}
-    return list(kinds.values())
-
-
-def _describe(
-    model: Decoder, store: PageStore, max_model_len: int, pool_tokens: int
-) -> dict[str, object]:
-    invariant: bool | None = None
-    violation = None
-    if model.dtype == torch.float32:
-        violation = find_variant_linear(_kinds_of(model.linears[:-1]), model.device)
-        invariant = violation is None
-        if violation is not None:
-            logger.warning("not batch-invariant on this machine: %s", violation)
-    return {
-        "device": str(model.device),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "num_threads": torch.get_num_threads(),
-        "ops": model.describe_ops(),
-        "batch_invariant": invariant,
-        "batch_invariance_violation": violation,
-        "max_model_len": max_model_len,
-        "pool_tokens": pool_tokens,
-        **_describe_pages(store),
-        "weights_bytes": model.weight_bytes,
-        "bytes_per_weight": model.bytes_per_weight,
-    }
-
-
-def _describe_pages(store: PageStore) -> dict[str, object]:
-    """Return pages and bytes of both forms; a token costs what it costs once it is old."""
-    layout, old = store.layout, store.quantized
-    described: dict[str, object] = {
-        "num_kv_pages": store.num_pages,
-        "num_kv_groups": len(layout.groups),
-        "page_bytes": layout.page_bytes,
-        "kv_pool_bytes": store.num_bytes,
-        "kv_bytes_per_token": layout.bytes_per_token,
-        "kv_cache": {"dtype": "auto"},
-    }
-    if old is None:
-        return described
-    return described | {
-        "kv_pool_bytes": store.num_bytes + old.num_bytes,
-        "kv_bytes_per_token": old.layout.bytes_per_token,
-        "kv_cache": {
-            "dtype": old.layout.format.dtype,
-            "group_size": old.layout.format.group_size,
-            "residual": old.layout.format.residual,
-            "num_quantized_groups": old.layout.num_groups,
-            "num_quantized_pages": old.num_pages,
-            "quantized_page_bytes": old.layout.page_bytes,
-            "bytes_per_new_token": layout.bytes_per_token,
-            "bytes_per_old_token": old.layout.bytes_per_token,
-        },
-    }
