@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from infopt.cli.bench_serve import bench_serve
-from infopt.cli.bench_workloads import workload_spec
+from infopt.cli.bench_workloads import SloOption, workload_spec
 from infopt.cli.console import messages, note, output, print_json
 from infopt.cli.engine import ENGINE_OPTIONS, ConfigOption, ModelOption, build_config
 from infopt.cli.models import RegistryOption, load_registry
@@ -60,9 +60,7 @@ def bench(
         ),
     ] = None,
     workload_seed: Annotated[int, typer.Option(help="Seed of the workload.", min=0)] = 0,
-    slo: Annotated[
-        str, typer.Option(help="Objective: a preset, or limits as in ttft_s=0.5,tpot_s=0.05.")
-    ] = "chat",
+    slo: SloOption = "chat",
     arm: Annotated[
         list[str] | None,
         typer.Option(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from infopt.cli.bench_workloads import workload_spec
+from infopt.cli.bench_workloads import SloOption, workload_spec
 from infopt.cli.console import messages, note, output, print_json
 from infopt.cli.load_options import LoadOptions
 from infopt.cli.models import RegistryOption, load_registry
@@ -98,9 +98,7 @@ def bench_serve(
             rich_help_panel="Workload",
         ),
     ] = None,
-    slo: Annotated[
-        str, typer.Option(help="Objective: a preset, or limits as in ttft_s=0.5,tpot_s=0.05.")
-    ] = "chat",
+    slo: SloOption = "chat",
     extra: Annotated[
         list[str] | None,
         typer.Option(

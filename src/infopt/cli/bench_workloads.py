@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from infopt.cli.values import parse_pairs
+
+SloOption = Annotated[
+    str, typer.Option(help="Objective: a preset, or limits as in ttft_s=0.5,tpot_s=0.05.")
+]
 
 WORKLOAD_DEFAULTS: dict[str, dict[str, Any]] = {
     "synthetic": {"prompt_tokens": 128, "output_tokens": 64},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from infopt.cli.console import output, print_json
+from infopt.cli.console import JsonOption, output, print_json
 
 if TYPE_CHECKING:
     from infopt.select.changes import Change
@@ -35,7 +35,7 @@ def compare(
     show_all: Annotated[
         bool, typer.Option("--all", help="Show undecided numbers and runs left out as well.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare two results folders; exit code 1 if something is worse beyond the tolerance.
 

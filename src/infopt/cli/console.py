@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from infopt.errors import InfoptError
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 def output() -> Console:

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from infopt.cli.console import output, print_json
+from infopt.cli.console import JsonOption, output, print_json
 from infopt.cli.models import RegistryOption, load_registry
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ MARKS = {"ok": "[green]ok[/]", "info": "", "warning": "[bold yellow]warning[/]",
 
 def doctor(
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: JsonOption = False,
     self_test: Annotated[
         bool, typer.Option(help="Multiply for a few seconds to see whether batch invariance holds.")
     ] = True,

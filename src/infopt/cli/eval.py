@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from infopt.cli.console import output, print_json
+from infopt.cli.console import JsonOption, output, print_json
 from infopt.cli.engine import ENGINE_OPTIONS, ConfigOption, ModelOption, build_config
 from infopt.cli.models import RegistryOption, load_registry
 from infopt.cli.options import add_options
@@ -39,7 +39,7 @@ def evaluate(
     tier: Annotated[
         Literal["screen", "full"], typer.Option(help="How much the own suite measures.")
     ] = "screen",
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: JsonOption = False,
     engine: dict[str, Any],
 ) -> None:
     """Measure quality: perplexity and tasks, without a download by default."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from infopt.cli.console import output, print_json
+from infopt.cli.console import JsonOption, output, print_json
 from infopt.errors import ResultError, nearest
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def explain(
         float,
         typer.Option(help="Factor by which prediction and measurement may differ."),
     ] = 1.25,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Explain a run: its bytes, FLOPs, bound and regime, and why it won or lost."""
     from infopt.results import flatten_record

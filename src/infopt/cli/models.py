@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from infopt.cli.console import output, print_json
+from infopt.cli.console import JsonOption, output, print_json
 
 if TYPE_CHECKING:
     from infopt.models.registry import ModelEntry
@@ -41,7 +41,7 @@ def load_registry(registry: Path | None) -> None:
 def list_command(
     ctx: typer.Context,
     registry: RegistryOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the registered models (`infopt models fetch SLUG` fetches one)."""
     load_registry(registry)

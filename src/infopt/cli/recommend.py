@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from infopt.cli.console import note, output, print_json
+from infopt.cli.console import JsonOption, note, output, print_json
 from infopt.cli.values import parse_spec
 from infopt.errors import ResultError
 
@@ -36,7 +36,7 @@ def recommend(
     show_all: Annotated[
         bool, typer.Option("--all", help="Show every run that was not chosen.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: JsonOption = False,
     objective: Annotated[
         str | None,
         typer.Option(

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from infopt.cli.console import note, output, print_json
+from infopt.cli.console import JsonOption, note, output, print_json
 from infopt.cli.models import RegistryOption, load_registry
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def train_draft(
     ] = "none",
     seed: Annotated[int, typer.Option(help="Seed of prompts, samples and batches.")] = 0,
     registry: RegistryOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train a draft head on texts that the model writes itself.
 
