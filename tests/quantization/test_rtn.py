@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from infopt.errors import CheckpointError, WeightFormatError
 from infopt.quantization.coded import FLOAT8_MAX, CodedWeight, WeightFormat
-from infopt.quantization.rtn import make_grid, rtn
+from infopt.quantization.rtn import is_no_worse, make_grid, rtn
 
 INT_FORMATS = [
     WeightFormat(bits, group, symmetric)
@@ -142,3 +142,14 @@ def test_scales_that_do_not_belong_to_the_codes_are_refused() -> None:
     coded.scale[0, 0] = float("nan")
     with pytest.raises(CheckpointError, match="layer 7: a scale is not finite"):
         coded.check("layer 7")
+
+
+def test_codes_are_compared_where_the_inputs_are() -> None:
+    """An error in a channel without input costs nothing, one in a loud channel does."""
+    weight, fmt = random_weight(8, 64), WeightFormat(4, 32)
+    nearest, found = rtn(weight, fmt), rtn(weight, fmt)
+    found.codes[:, 0] = 15 - found.codes[:, 0]
+    quiet, loud = torch.ones(64), torch.ones(64)
+    quiet[0], loud[0] = 0.0, 9.0
+    assert is_no_worse(weight, found, nearest, torch.diag(quiet))
+    assert not is_no_worse(weight, found, nearest, torch.diag(loud))

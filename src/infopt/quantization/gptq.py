@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 
 from infopt.quantization.coded import CodedWeight, WeightFormat
-from infopt.quantization.rtn import check_weight, make_grid, rtn
-from infopt.quantization.statistics import InputStatistics, output_error
+from infopt.quantization.rtn import check_weight, is_no_worse, make_grid, rtn
+from infopt.quantization.statistics import InputStatistics
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +86,7 @@ def gptq(
     scale, zero = make_grid(weight, fmt, scale_dtype)
     codes = _round_columns(weight[:, order], order, scale, zero, fmt, factor)
     coded = CodedWeight(fmt, codes[:, order.argsort()].contiguous(), scale, zero)
-    errors = [output_error(weight - c.dequantize(), moment) for c in (coded, nearest)]
-    if errors[0] <= errors[1]:
+    if is_no_worse(weight, coded, nearest, moment):
         return GPTQResult(coded, used)
     return GPTQResult(nearest, used, "rtn")
 

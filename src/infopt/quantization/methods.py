@@ -16,8 +16,8 @@ from infopt.quantization.balance import Balance, awq_balance, smooth_balance
 from infopt.quantization.coded import CodedWeight, WeightFormat
 from infopt.quantization.gptq import DAMPING, gptq
 from infopt.quantization.names import Recipe
-from infopt.quantization.rtn import clipped, rtn
-from infopt.quantization.statistics import InputStatistics, output_error
+from infopt.quantization.rtn import clipped, is_no_worse, rtn
+from infopt.quantization.statistics import InputStatistics
 from infopt.registry import Registry
 
 SCALE_DTYPE = torch.float16
@@ -117,8 +117,9 @@ class AWQ(Method):
             scale_dtype=self.scale_dtype,
             layer=work.name,
         )
-        errors = [output_error(work.weight - c.dequantize(), moment) for c in (found, plain)]
-        return Quantized(found) if errors[0] <= errors[1] else Quantized(plain, "rtn")
+        if is_no_worse(work.weight, found, plain, moment):
+            return Quantized(found)
+        return Quantized(plain, "rtn")
 
     def balance(
         self,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 
 from infopt.quantization.coded import FLOAT8, FLOAT8_MAX, CodedWeight, WeightFormat, check_finite
+from infopt.quantization.statistics import output_error
 
 _SHRINKS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
 _SMALLEST_HALF = 2.0**-14
@@ -149,6 +150,21 @@ def to_codes(
     shift = float(fmt.middle) if is_symmetric else zero.float().unsqueeze(-1)
     codes = steps.round() + shift if is_symmetric else (steps + shift).round()
     return codes.clamp(0, fmt.num_codes - 1).to(torch.uint8).view(weight.shape)
+
+
+def is_no_worse(
+    weight: torch.Tensor, found: CodedWeight, nearest: CodedWeight, second_moment: torch.Tensor
+) -> bool:
+    """Whether codes have at most the output error of round to nearest on the calibration text.
+
+    Args:
+        weight: ``(out_features, in_features)``.
+        found: The codes that a method chose for it.
+        nearest: Those of `rtn`.
+        second_moment: H of the inputs, ``(in_features, in_features)``.
+    """
+    errors = [output_error(weight - c.dequantize(), second_moment) for c in (found, nearest)]
+    return errors[0] <= errors[1]
 
 
 def in_groups(weight: torch.Tensor, fmt: WeightFormat) -> torch.Tensor:
