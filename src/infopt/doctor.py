@@ -20,11 +20,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from infopt.models.registry import ModelEntry
+from typing import Any, Literal
 
 Status = Literal["ok", "info", "warning", "missing"]
 
@@ -261,6 +257,7 @@ def _files() -> Iterator[Check]:
 
 
 def _models() -> Iterator[Check]:
+    from infopt.models.local_copy import local_copy
     from infopt.models.registry import list_models
 
     for entry in list_models():
@@ -270,30 +267,6 @@ def _models() -> Iterator[Check]:
             yield Check(entry.slug, "missing", f"not fetched ({entry.licence})", remedy)
         else:
             yield Check(entry.slug, "ok", str(path))
-
-
-def local_copy(entry: ModelEntry) -> Path | None:
-    """Return where a registered model lies on this machine, or None if it would be fetched."""
-    from infopt.models.sources import HubSource, PathSource, local_path
-    from infopt.user_cache import cache_dir
-
-    for source in entry.sources:
-        if isinstance(source, PathSource):
-            path = local_path(source)
-        elif isinstance(source, HubSource):
-            path = _hub_folder(source.repo, source.revision)
-        else:
-            path = cache_dir() / "models" / f"{entry.slug}.gguf"
-        if path is not None and path.exists():
-            return path
-    return None
-
-
-def _hub_folder(repo: str, revision: str) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(repo, "config.json", revision=revision)
-    return Path(found).parent if isinstance(found, str) else None
 
 
 def _invariance() -> Iterator[Check]:

@@ -11,8 +11,6 @@ import pytest
 import torch
 
 from infopt import doctor
-from infopt.models.registry import ModelEntry
-from infopt.models.sources import PathSource, WheelSource
 from infopt.ops import invariance
 
 
@@ -83,16 +81,3 @@ def test_self_test_reports_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     (check,) = doctor._invariance()
     assert check.status == "warning"
     assert check.detail == "linear 3 x 3 differs"
-
-
-def test_local_copy_never_fetches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("INFOPT_CACHE_DIR", str(tmp_path))
-    wheel = WheelSource(("some-model==1",), "model.gguf")
-    entry = ModelEntry("m", "gguf", (PathSource(str(tmp_path / "m.gguf")), wheel), "MIT", "q4_1")
-    assert doctor.local_copy(entry) is None
-    cached = tmp_path / "models" / "m.gguf"
-    cached.parent.mkdir()
-    cached.touch()
-    assert doctor.local_copy(entry) == cached
-    (tmp_path / "m.gguf").touch()
-    assert doctor.local_copy(entry) == tmp_path / "m.gguf"  # sources count in order

@@ -63,7 +63,7 @@ def fetch(slug: Annotated[str, typer.Argument(help="Name of the model.")]) -> No
 
 def describe(entry: ModelEntry) -> dict[str, Any]:
     """Return an entry as plain data; ``path`` is null where it has not been fetched."""
-    from infopt.doctor import local_copy
+    from infopt.models.local_copy import local_copy
 
     path = local_copy(entry)
     return {
