@@ -40,7 +40,7 @@ def read_yaml(
         return yaml.load(Path(path).read_text("utf-8"), Loader=_loader())
     except (OSError, ValueError, yaml.YAMLError) as cause:
         raise error(
-            f"{path} cannot be read: {cause}.", field=field, value=str(path), remedy=remedy
+            f"{path} cannot be read as YAML: {cause}.", field=field, value=str(path), remedy=remedy
         ) from cause
 
 
