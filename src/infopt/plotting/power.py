@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+_THOUSAND = 1000  # requests: one alone costs too little for numbers that people read
 _ENERGY, _RATE = "energy.j_per_token", "throughput.output_tokens_per_s"
 
 
@@ -203,7 +204,7 @@ def lengths_map(
 
 @styled
 def cost_curves(points: pd.DataFrame, *, currency: str, title: str, ax: Axes | None = None) -> Axes:
-    """Draw the price of a request over the traffic, on machines of one's own and elsewhere.
+    """Draw the price of 1000 requests over the traffic, on machines of one's own and elsewhere.
 
     Args:
         points: ``elsewhere`` (its name), ``requests_per_s``, ``own_per_request``,
@@ -217,15 +218,16 @@ def cost_curves(points: pd.DataFrame, *, currency: str, title: str, ax: Axes | N
     ax = new_axes(ax, (7.6, 4.2))
     kinds = list(dict.fromkeys(names(points, "elsewhere")))
     own = points.loc[points["elsewhere"] == kinds[0]]
-    ax.plot(floats(own, "requests_per_s"), floats(own, "own_per_request"), color=GREEN, label="own")
+    price = _THOUSAND * floats(own, "own_per_request")
+    ax.plot(floats(own, "requests_per_s"), price, color=GREEN, label="own")
     for place, kind in enumerate(kinds):
         part = points.loc[points["elsewhere"] == kind]
         color = PALETTE[(place + 3) % len(PALETTE)]
-        price = floats(part, "elsewhere_per_request")
+        price = _THOUSAND * floats(part, "elsewhere_per_request")
         ax.plot(floats(part, "requests_per_s"), price, color=color, linestyle="--", label=kind)
     _plain_logarithms(ax)
     label_axis(ax, "x", Metric("traffic", "Requests", "1/s"))
-    label_axis(ax, "y", Metric("cost", "Price", f"{currency}/request", "lower"))
+    label_axis(ax, "y", Metric("cost", "Price", f"{currency}/1000 requests", "lower"))
     legend_beside(ax)
     set_title(ax, title)
     return ax

@@ -169,6 +169,7 @@ def test_every_plot_is_drawn_with_its_finding():
     ]
     assert "threads-1 takes the least energy per token" in titles[0].replace("\n", " ")
     assert "19%" in titles[1]  # 3 of 16 joules
+    assert "a machine is cheaper" in titles[5].replace("\n", " ")
     assert all(titles)
 
 

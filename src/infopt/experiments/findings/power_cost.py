@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infopt.energy.break_even import BreakEven, surface
+from infopt.energy.break_even import BreakEven, OwnOrElsewhere, surface
 from infopt.energy.cost import tokens_per_kwh
 from infopt.energy.prices import NO_PRICE
 from infopt.experiments.costs import cost_section
@@ -83,8 +84,18 @@ def cost_axes(story: PowerStory) -> Axes | Remark:
         for point in surface(choice.cost_at, _TYPICAL[:1], _TYPICAL[1:], traffics)
     ]
     currency = next(iter(choices.values())).machine.currency
-    title = f"A request of {_TYPICAL[0]} + {_TYPICAL[1]} tokens: steps are further machines"
-    return cost_curves(pd.DataFrame(rows), currency=currency, title=title)
+    return cost_curves(pd.DataFrame(rows), currency=currency, title=_cost_finding(choices))
+
+
+def _cost_finding(choices: Mapping[str, OwnOrElsewhere]) -> str:
+    """Say from which traffic on the machine is cheaper, and what the steps of its line are."""
+    lengths = f"{_TYPICAL[0]} + {_TYPICAL[1]} tokens"
+    parts = []
+    for name, choice in choices.items():
+        rate = choice.break_even(*_TYPICAL).requests_per_s
+        from_on = "never" if rate is None else f"from {format_value(rate, 2)} requests/s on"
+        parts.append(f"{from_on} against {name}")
+    return f"{lengths}: a machine is cheaper {', '.join(parts)}; steps are further machines"
 
 
 def _no_comparison(story: PowerStory) -> str:
@@ -127,7 +138,7 @@ def money_sentence(story: PowerStory) -> str:
     derived = ", electricity for a derived energy" if cost["derived"] else ""
     return (
         f"**Money:** {format_value(cost['per_million_output_tokens'], 3)} {unit} for a million "
-        f"output tokens, {format_value(cost['per_request'], 3)} {unit} for a request, "
+        f"output tokens, {format_value(1000 * cost['per_request'], 3)} {unit} for 1000 requests, "
         f"{format_value(cost['per_machine_hour'], 3)} {unit} for an hour of the instance, at "
         f"{machine.utilisation:.0%} utilisation{derived} (prices of {machine.date}: "
         f"{machine.source})."
