@@ -36,7 +36,7 @@ interrupt() {  # stage, slice, cancel or kill
     [ ! -e "$manifest" ] || { echo "FAULT $1 $2 ended too soon to be interrupted" >>"$text"; return; }
     is_whole "$results/runs/$1/$2".*.json || echo "FAULT a record is broken" >>"$text"
     [ -z "$(find "$results/runs" "$results/slices" -name '*.tmp')" ] || echo "FAULT a half-written file is left" >>"$text"
-    echo "$1 $2: $3 after $(num_records "$1" "$2") records; no manifest, every file whole" >>"$text"
+    echo "$1 $2: $3 after $(num_records "$1" "$2") record(s); no manifest, every file whole" >>"$text"
 }
 
 resumed() {  # stage, slice
