@@ -38,3 +38,31 @@ def test_a_recommendation_of_this_machine_is_not(recommendation, capsys) -> None
     here = hardware_id(fingerprint())
     assert read_engine_section(recommendation(here))["max_num_seqs"] == 3
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("measured", "is_warned"),
+    [
+        ({"gpus": ["H200"]}, False),
+        ({"gpus": ["H200", "H200", "H200"]}, True),
+        ({"gpus": ["A100"]}, True),
+        ({"gpus": []}, True),
+        ({"gpus": ["H200"], "num_cores": 4}, True),
+        ({"gpus": "H200"}, True),
+    ],
+)
+def test_the_one_gpu_of_a_job_is_a_part_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, measured, is_warned
+) -> None:
+    """Pins: a job sees one of several GPUs, so its own machine was another one when it served."""
+    here = {"cpu_model": "Some CPU", "num_cores": 8, "gpus": ["H200", "H200"], "hardware_id": "all"}
+    monkeypatch.setattr("infopt.hardware.fingerprint", lambda: here)
+    document = {
+        "config": {"model": "tiny"},
+        "hardware_id": "one",
+        "hardware": {**here, "hardware_id": "one", **measured},
+    }
+    path = tmp_path / "recommendation.yaml"
+    path.write_text(yaml.safe_dump(document))
+    read_engine_section(path)
+    assert ("another machine" in capsys.readouterr().err) == is_warned

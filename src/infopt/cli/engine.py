@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -89,13 +90,26 @@ def _warn_about_another_machine(path: Path, recommendation: Mapping[str, Any]) -
     from infopt.hardware import fingerprint
     from infopt.results.identity import hardware_id
 
-    here = hardware_id(fingerprint())
-    if here != measured_on:
-        hardware = recommendation.get("hardware")
-        known = hardware if isinstance(hardware, Mapping) else {}
+    hardware = recommendation.get("hardware")
+    known = hardware if isinstance(hardware, Mapping) else {}
+    machine = fingerprint()
+    here = hardware_id(machine)
+    if here != measured_on and not _is_part_of(known, machine):
         cpu = known.get("cpu_model") or "unknown processor"
         note(
             f"warning: {path} was measured on another machine ({measured_on}, {cpu}; this is "
             f"{here}): it may be neither the fastest here nor keep its objective. Measure again "
             "with `make run`."
         )
+
+
+def _is_part_of(measured: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
+    """Tell whether a machine is this one with fewer GPUs: a measuring job sees only its own."""
+    ours, all_here = measured.get("gpus"), here.get("gpus")
+    if not (isinstance(ours, list) and isinstance(all_here, list) and ours):
+        return False
+    rest = [
+        {key: machine.get(key) for key in ("cpu_model", "architecture", "num_cores", "ram_gib")}
+        for machine in (measured, here)
+    ]
+    return rest[0] == rest[1] and Counter(map(str, ours)) <= Counter(map(str, all_here))

@@ -226,3 +226,10 @@ def test_a_machine_that_is_paid_for_is_cheaper_from_the_first_request_on(recwarn
     assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]
     assert "from the first request on against `api`" in answer.answer(story)
     assert "electricity for a derived energy" in answer.answer(story)
+
+
+def test_a_price_that_nothing_was_measured_for_is_not_called_missing():
+    """Pins: on one core, which has no instances to compare, a configured price was denied."""
+    text = cost.money_sentence(make_story([started()], PRICES))
+    assert "no instance was measured" in text
+    assert "no price of the machine" in cost.money_sentence(make_story([started()]))

@@ -130,3 +130,11 @@ def test_the_answer_names_what_helps_beyond_doubt():
 def test_an_interval_that_does_not_hold_its_median_is_found():
     with pytest.raises(AssertionError):
         tradeoffs.check(story(effect("schemes", 1.4, 1.5, 1.6)))
+
+
+def test_without_a_choice_nothing_would_change_it():
+    """Pins: where no finalist kept every limit, no limit was said to change the choice."""
+    found = story()
+    nothing = dataclasses.replace(found.recommendation, run=None, config=None)
+    text = tradeoffs.sensitivity_sentence(dataclasses.replace(found, recommendation=nothing))
+    assert text == "There is no choice to change: no finalist keeps every limit."

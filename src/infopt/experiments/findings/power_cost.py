@@ -130,10 +130,12 @@ def energy_sentence(story: PowerStory) -> str:
 def money_sentence(story: PowerStory) -> str:
     """Return the price of a million tokens, a request and a machine-hour."""
     row = _instance(story)
-    cost = None if row is None else cost_section(row, story.prices.machine)
     machine = story.prices.machine
-    if cost is None or cost["reason"] is not None or machine is None:
-        return f"**Money:** {NO_PRICE if cost is None else cost['reason']}."
+    if row is None:
+        return f"**Money:** {NO_PRICE if machine is None else 'no instance was measured'}."
+    cost = cost_section(row, machine)
+    if cost["reason"] is not None or machine is None:
+        return f"**Money:** {cost['reason']}."
     unit = cost["currency"]
     derived = ", electricity for a derived energy" if cost["derived"] else ""
     return (

@@ -168,6 +168,8 @@ def baselines_sentence(story: TradeoffStory) -> str:
 
 def sensitivity_sentence(story: TradeoffStory) -> str:
     """Say what would change the choice."""
+    if story.recommendation.run is None:
+        return "There is no choice to change: no finalist keeps every limit."
     found = [f"- {short_name(s.message)}" for s in story.recommendation.sensitivity]
     return "\n".join(found) or "No limit that was measured would change the choice."
 
