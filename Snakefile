@@ -1,5 +1,4 @@
 # From a configuration to a recommendation: `snakemake --cores all`.
-#
 # models -> baseline -> batching -> quantization -> kv_cache -> speculative -> moe -> power -> serving -> select -> notebooks; each is a
 # rule file in workflow/rules, and what its jobs do is in src/infopt/experiments. Settings: config/config.yaml (see config/README.md).
 from snakemake.utils import min_version
@@ -10,6 +9,7 @@ min_version("9.20")
 include: "workflow/rules/common.smk"
 include: "workflow/rules/models.smk"
 include: "workflow/rules/baseline.smk"
+include: "workflow/rules/tables.smk"
 include: "workflow/rules/batching.smk"
 include: "workflow/rules/quantization.smk"
 include: "workflow/rules/kv_cache.smk"
@@ -22,17 +22,11 @@ include: "workflow/rules/figures.smk"
 include: "workflow/rules/notebooks.smk"
 
 
-# On a cluster these run where Snakemake runs: they take seconds, and a model is fetched where there
-# is internet. Elsewhere the list changes nothing.
+# On a cluster these run where Snakemake runs: they take seconds, or need the internet.
 localrules:
     all,
     fetch_model,
-    baseline_table,
-    batching_table,
-    quantization_table,
-    kv_cache_table,
-    speculative_table,
-    moe_table,
+    stage_table,
     power_table,
     serving_table,
     choose_finalist,

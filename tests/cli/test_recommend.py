@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infopt.bench.latency import Chunk, RequestTiming
+from infopt.bench.request_samples import samples_of_requests
 from infopt.bench.slo import SLO
 from infopt.config import EngineConfig
 from infopt.results import RunRecord, write_json
@@ -89,6 +92,18 @@ def test_nothing_feasible(run_cli: Any, tmp_path: Path) -> None:
     assert "holds no configuration" in message
 
 
+@dataclass
+class Run:
+    duration_s: float
+    timings: list[RequestTiming]
+
+
+def requests(goodput: float, ttft_s: float) -> Run:
+    """Return a second of traffic: so many requests within the time, and two that took a second."""
+    times = [ttft_s] * int(goodput) + [1.0] * 2
+    return Run(1.0, [RequestTiming(0.0, chunks=(Chunk(t, 1),), finished_s=t) for t in times])
+
+
 def record(slug: str, goodput: float, ttft_s: float, kl: float) -> RunRecord:
     """Return a finalist with intervals too narrow for ties."""
     percentiles = {"p50": ttft_s / 2, "p90": ttft_s, "p99": None, "mean": None, "count": 50}
@@ -108,7 +123,14 @@ def record(slug: str, goodput: float, ttft_s: float, kl: float) -> RunRecord:
             "kl_mean": kl,
         },
         latency={"ttft_s": percentiles},
-        throughput={"num_requests": 50, "num_completed": 50},
+        throughput={
+            "num_requests": 50,
+            "num_completed": 50,
+            "offered_requests_per_s": 8.0,
+            "output_tokens_per_s": 10 * goodput,
+        },
+        samples=samples_of_requests([requests(goodput, ttft_s)] * 6),
+        extra={"slice": "finalists", "candidate": slug},
         slo={"name": "own", "limits": {"percentile": 90}, "goodput_requests_per_s": goodput},
         intervals={"slo.goodput_requests_per_s": {"low": goodput - 0.1, "high": goodput + 0.1}},
     )
@@ -152,6 +174,41 @@ def test_chooses_again_under_other_demands(
     assert read_recommendation(path).run == "batching/a"  # the file stays as it was
 
 
+def evidence(document: dict[str, Any]) -> dict[str, float]:
+    return {entry["column"]: entry["value"] for entry in document["evidence"]}
+
+
+def test_goodput_is_that_under_the_objective_that_is_asked_for(run_cli: Any, results: Path) -> None:
+    """Pins: goodput was shown as recorded, whatever objective was chosen under."""
+    path = str(results / "recommendation.yaml")
+    options = ("--json", "--slo", "ttft_s=2,percentile=90")
+    found = json.loads(run_cli("recommend", path, *options).stdout)
+    assert found["run"] == "select/finalists.composed"
+    assert evidence(found)["slo.goodput_requests_per_s"] == 6  # four, and the two slow ones
+    assert evidence(found)["slo.goodput_share"] == 100
+    goodput = [e for e in found["ablation"] if e["column"] == "slo.goodput_requests_per_s"]
+    assert [(e["composed"], e["without"]) for e in goodput] == [(6, 8)]
+    assert "8 requests/s" in found["notes"][1]  # the load is still that of the old objective
+
+
+def test_records_without_requests_say_that_their_goodput_is_unknown(
+    run_cli: Any, results: Path
+) -> None:
+    for slug in ("composed", "without-x"):
+        path = results / "runs" / "select" / f"finalists.{slug}.json"
+        RunRecord.read(path).replace(samples=None).write(results)
+    options = ("--json", "--all", "--slo", "ttft_s=2,percentile=90")
+    path = str(results / "recommendation.yaml")
+    found = json.loads(run_cli("recommend", path, *options).stdout)
+    assert found["run"] == "select/finalists.unoptimized"
+    reasons = {r["run"]: " ".join(r["reasons"]) for r in found["rejected"]}
+    assert "Goodput under this objective is unknown" in reasons["select/finalists.composed"]
+    found = json.loads(run_cli("recommend", path, *options, "--objective", "throughput").stdout)
+    assert found["run"] == "select/finalists.composed"
+    assert "slo.goodput_requests_per_s" not in evidence(found)
+    assert any("is unknown" in note for note in found["notes"])
+
+
 def test_a_new_choice_is_written_where_it_was_asked_for(run_cli: Any, results: Path) -> None:
     target = results / "lossy.yaml"
     path = str(results / "recommendation.yaml")
@@ -188,8 +245,11 @@ def test_without_its_folder_a_recommendation_cannot_be_chosen_again(
 
 
 def test_a_percentile_that_no_record_has_is_explained(run_cli: Any, results: Path) -> None:
-    text = run_cli("recommend", str(results), "--slo", "ttft_s=0.1,percentile=95").stdout
-    assert "records keep p50, p90, p99" in text
+    options = (str(results), "--slo", "ttft_s=0.2,percentile=60")
+    assert "records keep" not in run_cli("recommend", *options).stdout  # each request says it
+    for path in (results / "runs" / "select").iterdir():
+        RunRecord.read(path).replace(samples=None).write(results)
+    assert "records keep p50, p90, p99" in run_cli("recommend", *options).stdout
 
 
 def test_a_place_that_cannot_be_written_is_one_message(run_cli: Any, path: Path) -> None:

@@ -113,6 +113,26 @@ def test_by_default_the_winner_of_every_question_that_decides_is_taken_back_once
     assert spec.candidates["without-routing"]["seed"] == 0
 
 
+def test_finalists_that_no_stage_has_judged_are_judged(config):
+    """Pins: with two lossy winners, the run without the first had no quality and was refused."""
+    stages = chosen()
+    schemes = {"engine": {"quantization": "int8"}, "reference_engine": {"quantization": "none"}}
+    stages.append({"slices": {"schemes": schemes}})
+    spec = select.finalists(select_spec(config, "finalists"), stages, None, 1.0)
+    assert "without-scheduling" in spec.candidates
+    assert (spec.quality_tier, spec.options["judged"]) == ("screen", ["without-precision"])
+    judge = {"dtype": "float32", "scheduling": "static", "block_size": 16, "quantization": "none"}
+    assert spec.quality_reference == judge
+    assert spec.workload()["judged"] == ["without-precision"], "it is another record"
+    # With one lossy winner each step has been judged by a stage.
+    spec = select.finalists(select_spec(config, "finalists"), chosen(), None, 1.0)
+    assert (spec.quality_tier, spec.options["judged"]) == (None, [])
+    # What is asked for by name is measured for all.
+    config["select"]["quality_tier"] = "full"
+    spec = select.finalists(select_spec(config, "finalists"), stages, None, 1.0)
+    assert (spec.quality_tier, spec.options["judged"]) == ("full", [*spec.candidates])
+
+
 CAPACITIES = {
     "candidates": {STATIC: {"max_num_seqs": 8}, CONTINUOUS: {}, COMPOSED: {"block_size": 32}},
     "capacity": {
@@ -178,13 +198,27 @@ def test_a_stage_from_measuring_to_choosing(tmp_path, make_spec):
         floor="default",
         table_path=tmp_path / "batching.parquet",
         chosen_path=tmp_path / "batching.yaml",
+        winners_path=tmp_path / "winners.yaml",
     )
     table = read_table(tmp_path / "batching.parquet")
     assert list(table["slug"]) == sorted(["page_size.page-16", "page_size.page-8"])
     entry = read_yaml(tmp_path / "batching.yaml")["slices"]["page_size"]
     assert entry["chosen"] == "page-16"  # two pairs decide nothing: the default stays
     assert entry["status"] == "undecided"
-    assert chosen_options(tmp_path / "batching.yaml") == {"block_size": 16}
+    assert read_yaml(tmp_path / "batching.yaml")["quality_floor"] == "default"
+    # What the next stages read holds no reason and no number: the same winner is the same file.
+    assert read_yaml(tmp_path / "winners.yaml") == {
+        "stage": "batching",
+        "engine": {"block_size": 16},
+        "slices": {
+            "page_size": {
+                "engine": {"block_size": 16},
+                "reference_engine": {"block_size": 16},
+                "decides": True,
+            }
+        },
+    }
+    assert chosen_options(tmp_path / "winners.yaml") == {"block_size": 16}
 
 
 def test_where_no_candidate_keeps_the_limits_the_reference_stays(tmp_path, make_spec):

@@ -144,6 +144,21 @@ def test_the_front_leaves_out_what_some_run_lacks_and_names_its_knee(rows):
     assert 0 < front.hypervolume <= 1
 
 
+def test_one_run_that_lacks_an_axis_has_no_part_and_the_axis_stays(rows):
+    """Pins: a single finalist without quality took the quality of all others off the front."""
+    _, table = rows()
+    table.loc[table["slug"] == "f.without-b", "quality.kl_mean"] = None
+    front = front_of(table, ("kl_mean", "throughput"))
+    assert front.axes == ("kl_mean", "throughput")
+    assert front.excluded == {"select/f.without-b": "kl_mean was not measured"}
+    assert "select/f.without-b" not in {*front.runs, *front.dominated}
+    assert set(front.runs) == {f"select/f.{n}" for n in ("composed", "without-a", "unoptimized")}
+    table.loc[table["slug"] != "f.composed", "quality.kl_mean"] = None
+    alone = front_of(table, ("kl_mean", "throughput"))
+    assert alone.axes == ("throughput",), "three of four lack it: then the axis goes, not they"
+    assert (alone.excluded, set(alone.left_out)) == ({}, {"kl_mean"})
+
+
 def test_a_knee_needs_rows_and_an_axis_with_a_range(rows):
     _, table = rows()
     axes = get_objectives(["kl_mean"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -97,12 +98,13 @@ class Pipeline:
         """Return the names of the rules that a dry run would execute."""
         done = self.run("--dry-run", "--", *arguments, env=env)
         assert done.returncode == 0, done.stderr
-        text = done.stdout + done.stderr
-        return sorted(
-            line.split()[1].rstrip(":")
-            for line in text.splitlines()
-            if line.startswith(("rule ", "localrule "))
-        )
+        return jobs_of(done.stdout + done.stderr)
+
+
+def jobs_of(text: str) -> list[str]:
+    """Return the names of the rules of all jobs that Snakemake's output tells of, sorted."""
+    found = re.findall(r"^(?:local)?(?:rule|checkpoint) (\w+):", text, re.MULTILINE)
+    return sorted(name for name in found if name != "all")
 
 
 def check(done: subprocess.CompletedProcess[str]) -> None:

@@ -1,5 +1,6 @@
 """The workflow's text: it parses, its dry runs plan what they should, and tools find no fault."""
 
+import re
 import subprocess
 import sys
 
@@ -84,7 +85,7 @@ def test_file_sizes_stay_readable():
 
 def test_every_rule_says_what_it_needs():
     for path in sorted((ROOT / "workflow" / "rules").glob("*.smk")):
-        for block in path.read_text().split("\nrule ")[1:]:
+        for block in re.split(r"\n(?:rule|checkpoint) ", path.read_text())[1:]:
             name = block.split(":")[0]
             for directive in ("log", "benchmark", "threads", "resources", "params", "conda"):
                 assert f"    {directive}:" in block, f"{name} has no {directive}"

@@ -10,7 +10,9 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 PROFILES = sorted(path.parent.name for path in (ROOT / "profiles").glob("*/profile.yaml"))
-RULE = re.compile(r"^(?:use rule (?P<base>\w+) as (?P<child>\w+) with|rule (?P<rule>\w+)):", re.M)
+RULE = re.compile(
+    r"^(?:use rule (?P<base>\w+) as (?P<child>\w+) with|(?:rule|checkpoint) (?P<rule>\w+)):", re.M
+)
 
 
 def timing_rules() -> set[str]:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pipeline_run import LONG, Pipeline, check, small_config
+from pipeline_run import LONG, Pipeline, check, jobs_of, small_config
 
 pytestmark = pytest.mark.workflow
 
@@ -17,7 +17,7 @@ TABLE = "results/tables/batching.parquet"
 FIGURE = "results/figures/batching.page_size.png"
 MANIFEST = "results/slices/batching/page_size.json"
 RECORDS = "results/runs/batching"
-STEPS = ["batching_slice", "batching_table", "slice_figure"]
+STEPS = ["batching_slice", "slice_figure", "stage_table"]
 SLOW = pytest.mark.slow
 
 
@@ -79,6 +79,37 @@ def test_another_objective_measures_nothing_again_that_does_not_depend_on_it(cop
     """Pins: a changed limit started every measurement over."""
     copy.config["slo"] = {"ttft_s": 30, "percentile": 50}
     assert copy.planned(FIGURE) == []
+
+
+LIMITED = {"slo_limits": ["ttft_s"], "prefers": "page-16"}
+
+
+def test_a_limit_on_the_choice_measures_nothing_again(copy):
+    """Pins: what only decides between measured candidates was part of the measuring job."""
+    copy.config["batching"]["page_size"] |= LIMITED
+    assert copy.planned(FIGURE) == ["slice_figure", "stage_table"]
+
+
+def test_what_starts_from_an_unchanged_choice_does_not_run(finished, tmp_path):
+    """Pins: a choice that was made again had all that starts from it measured again."""
+    folder = tmp_path / "chain"
+    shutil.copytree(finished.folder, folder, ignore=shutil.ignore_patterns("tmp"))
+    chain = Pipeline(folder, small_config())
+    schemes = {"candidates": [{"slug": "none", "engine": {}}], "reference": "none"}
+    schemes |= {"quality_tier": None, "latency_workload": None, "measure_steps": False}
+    chain.config["quantization"] = {"schemes": schemes}
+    last = "results/slices/kv_cache/compression.json"
+    kept = {"candidates": [{"slug": "auto", "engine": {}}], "long_text": None}
+    kept |= {"workload": "steady"}
+    chain.config["kv_cache"] = {"compression": kept}
+    check(chain.run(last))
+    chain.config["batching"]["page_size"] |= LIMITED
+    planned = chain.planned(last)  # what might have to run, as nobody knows the choice yet
+    assert planned == ["kv_cache_slice", "quantization_slice", "stage_table", "stage_table"]
+    done = chain.run(last)
+    check(done)
+    assert jobs_of(done.stdout + done.stderr) == ["stage_table"]
+    assert chain.planned(last) == []
 
 
 def test_a_setting_of_another_question_reruns_nothing_here(copy):

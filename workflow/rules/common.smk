@@ -4,6 +4,7 @@ from pathlib import Path
 
 from infopt import __version__ as INFOPT_VERSION
 from infopt.experiments.config import complete_config, load_schema, read_config
+from infopt.experiments.judging import measured
 from infopt.experiments.own_head import wants_head
 from infopt.experiments.source import source_identity
 from infopt.experiments.select_spec import select_spec
@@ -29,15 +30,13 @@ config.update(CONFIG)
 RESULTS = CONFIG["results_dir"]
 MODEL = model_name(CONFIG["model"], RESULTS)
 IS_CUDA = CONFIG["engine"].get("device") == "cuda"
-STAGES = (
-    "baseline",
-    "batching",
-    "quantization",
-    "kv_cache",
-    "speculative",
-    "moe",
-    "power",
-)
+CHAIN = ("baseline", "batching", "quantization", "kv_cache", "speculative")
+"""Stages whose winners the next ones start from."""
+
+STAGES = (*CHAIN, "moe", "power")
+STARTS_FROM = {stage: CHAIN[:i] for i, stage in enumerate(CHAIN)}
+STARTS_FROM |= dict.fromkeys(("moe", "power"), CHAIN)
+STARTS_FROM |= dict.fromkeys(("serving", "select"), (*CHAIN, "power"))
 ENV = "../../envs/cuda.yaml" if IS_CUDA else "../../envs/cpu.yaml"
 
 # Timing jobs never overlap, whatever the command line says: a resource that no option limits is
@@ -57,20 +56,36 @@ def results_dir(wildcards):
     return RESULTS
 
 
-def spec_json(stage, name):
+def measured_spec(stage, name):
     """Return everything that decides the numbers of a slice, as text that is the same each time."""
+    return measured(_spec(stage, name)).to_json()
+
+
+def stage_specs(stage):
+    """Return the specifications of all slices of a stage, with what decides between candidates."""
+    return [_spec(stage, name).to_json() for name in slice_names(CONFIG, stage)]
+
+
+def _spec(stage, name):
     if stage == "select":
         spec = select_spec(CONFIG, name)
     else:
         spec = slice_spec(CONFIG, stage, name)
     # A slice with a model of its own keeps it.
     own = spec.model != CONFIG["model"]
-    return (spec if own else spec.with_model(MODEL)).to_json()
+    return spec if own else spec.with_model(MODEL)
 
 
-def stage_specs(stage):
-    """Return the specifications of all slices of a stage."""
-    return [spec_json(stage, name) for name in slice_names(CONFIG, stage)]
+def stage_floor(stage):
+    """Return the quality floor where a slice of the stage measures quality, else None."""
+    names = slice_names(CONFIG, stage)
+    judged = any(_spec(stage, name).measures_quality for name in names)
+    return CONFIG["quality_floor"] if judged else None
+
+
+def winners_before(stage):
+    """Return the files with the winners that the measurements of a stage start from."""
+    return expand(f"{RESULTS}/winners/{{stage}}.yaml", stage=STARTS_FROM[stage])
 
 
 def manifests(stage):

@@ -4,6 +4,7 @@
 rule slice_figure:
     input:
         table=f"{RESULTS}/tables/{{stage}}.parquet",
+        settled=lambda wildcards: winners_before(wildcards.stage),
     output:
         report(
             f"{RESULTS}/figures/{{stage}}.{{slice}}.png",
@@ -33,6 +34,7 @@ rule power_figure:
     input:
         table=rules.power_table.output.table,
         chosen=rules.power_table.output.chosen,
+        settled=winners_before("power"),
     output:
         report(
             f"{RESULTS}/figures/power.{{slice}}.png",
@@ -67,6 +69,7 @@ rule serving_figure:
     input:
         table=rules.serving_table.output.table,
         chosen=rules.serving_table.output.chosen,
+        settled=winners_before("serving"),
     output:
         report(
             f"{RESULTS}/figures/serving.load.png",

@@ -1,31 +1,17 @@
 # Notebooks, executed on the results of this run, and the account of its time.
 
 
+include: "notebook_inputs.smk"
+
+
 rule execute_notebook:
     input:
         notebook=lambda wildcards: str(
             Path(workflow.basedir, "notebooks", f"{wildcards.name}.ipynb")
         ),
         model=rules.fetch_model.output[0],
-        baseline=rules.baseline_table.output.table,
-        batching=rules.batching_table.output.table,
-        quantization=rules.quantization_table.output.table,
-        kv_cache=rules.kv_cache_table.output.table,
-        speculative=rules.speculative_table.output.table,
-        moe=rules.moe_table.output.table,
-        power=rules.power_table.output.table,
-        serving=rules.serving_table.output.table,
-        chosen=[
-            rules.baseline_table.output.chosen,
-            rules.batching_table.output.chosen,
-            rules.quantization_table.output.chosen,
-            rules.kv_cache_table.output.chosen,
-            rules.speculative_table.output.chosen,
-            rules.moe_table.output.chosen,
-            rules.power_table.output.chosen,
-            rules.serving_table.output.chosen,
-        ],
-        recommendation=rules.recommend.output.recommendation,
+        results=notebook_results,
+        settled=notebook_settled,
     output:
         html=report(
             f"{RESULTS}/notebooks/{{name}}.html",
@@ -42,7 +28,8 @@ rule execute_notebook:
         f"{RESULTS}/benchmarks/notebooks.{{name}}.tsv"
     conda:
         "../../envs/notebooks.yaml"
-    threads: measure_threads()
+    # All cores, so that nothing is measured meanwhile on this machine.
+    threads: measure_threads() * CONFIG["measure_slots"]
     resources:
         mem_mb=4000,
         runtime=15,

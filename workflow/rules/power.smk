@@ -4,13 +4,7 @@
 use rule baseline_slice as power_slice with:
     input:
         model=rules.fetch_model.output[0],
-        chosen=[
-            rules.baseline_table.output.chosen,
-            rules.batching_table.output.chosen,
-            rules.quantization_table.output.chosen,
-            rules.kv_cache_table.output.chosen,
-            rules.speculative_table.output.chosen,
-        ],
+        winners=winners_before("power"),
     output:
         manifest=f"{RESULTS}/slices/power/{{slice}}.json",
     log:
@@ -18,17 +12,19 @@ use rule baseline_slice as power_slice with:
     benchmark:
         f"{RESULTS}/benchmarks/power.{{slice}}.tsv"
     params:
-        spec=lambda wildcards: spec_json("power", wildcards.slice),
+        spec=lambda wildcards: measured_spec("power", wildcards.slice),
         results_dir=results_dir,
         code=source_identity("measure"),
 
 
-rule power_table:
+checkpoint power_table:
     input:
         slices=manifests("power"),
+        settled=winners_before("power"),
     output:
         table=f"{RESULTS}/tables/power.parquet",
         chosen=f"{RESULTS}/chosen/power.yaml",
+        winners=f"{RESULTS}/winners/power.yaml",
     log:
         f"{RESULTS}/logs/power/table.log",
     benchmark:

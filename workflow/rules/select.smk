@@ -4,14 +4,7 @@
 rule capacity:
     input:
         model=rules.fetch_model.output[0],
-        chosen=[
-            rules.baseline_table.output.chosen,
-            rules.batching_table.output.chosen,
-            rules.quantization_table.output.chosen,
-            rules.kv_cache_table.output.chosen,
-            rules.speculative_table.output.chosen,
-            rules.power_table.output.chosen,
-        ],
+        winners=winners_before("select"),
     output:
         manifest=f"{RESULTS}/slices/select/capacity.json",
     log:
@@ -27,7 +20,7 @@ rule capacity:
         mem_mb=6000,
         runtime=60,
     params:
-        spec=spec_json("select", "capacity"),
+        spec=measured_spec("select", "capacity"),
         results_dir=results_dir,
         code=source_identity("measure"),
     script:
@@ -37,7 +30,7 @@ rule capacity:
 rule finalists:
     input:
         model=rules.fetch_model.output[0],
-        chosen=rules.capacity.input.chosen,
+        winners=winners_before("select"),
         capacity=rules.capacity.output.manifest,
     output:
         manifest=f"{RESULTS}/slices/select/finalists.json",
@@ -54,7 +47,7 @@ rule finalists:
         mem_mb=6000,
         runtime=60,
     params:
-        spec=spec_json("select", "finalists"),
+        spec=measured_spec("select", "finalists"),
         ablations=CONFIG["select"]["ablations"],
         results_dir=results_dir,
         code=source_identity("measure"),
@@ -114,7 +107,7 @@ rule validation:
         mem_mb=6000,
         runtime=60,
     params:
-        spec=spec_json("select", "validation"),
+        spec=measured_spec("select", "validation"),
         results_dir=results_dir,
         code=source_identity("measure"),
     script:

@@ -4,14 +4,7 @@
 use rule baseline_slice as serving_slice with:
     input:
         model=rules.fetch_model.output[0],
-        chosen=[
-            rules.baseline_table.output.chosen,
-            rules.batching_table.output.chosen,
-            rules.quantization_table.output.chosen,
-            rules.kv_cache_table.output.chosen,
-            rules.speculative_table.output.chosen,
-            rules.power_table.output.chosen,
-        ],
+        winners=winners_before("serving"),
     output:
         manifest=f"{RESULTS}/slices/serving/{{slice}}.json",
     log:
@@ -20,14 +13,15 @@ use rule baseline_slice as serving_slice with:
     benchmark:
         f"{RESULTS}/benchmarks/serving.{{slice}}.tsv"
     params:
-        spec=lambda wildcards: spec_json("serving", wildcards.slice),
+        spec=lambda wildcards: measured_spec("serving", wildcards.slice),
         results_dir=results_dir,
         code=source_identity("measure"),
 
 
-rule serving_table:
+checkpoint serving_table:
     input:
         manifest=f"{RESULTS}/slices/serving/load.json",
+        settled=winners_before("serving"),
     output:
         table=f"{RESULTS}/tables/serving.parquet",
         chosen=f"{RESULTS}/chosen/serving.yaml",

@@ -31,12 +31,7 @@ use rule baseline_slice as speculative_slice with:
         head=lambda wildcards: (
             rules.train_draft_head.output if needs_head(wildcards.slice) else []
         ),
-        chosen=[
-            rules.baseline_table.output.chosen,
-            rules.batching_table.output.chosen,
-            rules.quantization_table.output.chosen,
-            rules.kv_cache_table.output.chosen,
-        ],
+        winners=winners_before("speculative"),
     output:
         manifest=f"{RESULTS}/slices/speculative/{{slice}}.json",
     log:
@@ -44,24 +39,6 @@ use rule baseline_slice as speculative_slice with:
     benchmark:
         f"{RESULTS}/benchmarks/speculative.{{slice}}.tsv"
     params:
-        spec=lambda wildcards: spec_json("speculative", wildcards.slice),
+        spec=lambda wildcards: measured_spec("speculative", wildcards.slice),
         results_dir=results_dir,
         code=source_identity("measure"),
-
-
-use rule baseline_table as speculative_table with:
-    input:
-        slices=manifests("speculative"),
-    output:
-        table=f"{RESULTS}/tables/speculative.parquet",
-        chosen=f"{RESULTS}/chosen/speculative.yaml",
-    log:
-        f"{RESULTS}/logs/speculative/table.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/speculative.table.tsv"
-    params:
-        specs=stage_specs("speculative"),
-        quality_floor=CONFIG["quality_floor"],
-        prices=CONFIG["prices"],
-        results_dir=results_dir,
-        code=source_identity("select"),

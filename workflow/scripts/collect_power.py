@@ -16,6 +16,7 @@ def main(snakemake):
             prices=params.prices,
             table_path=snakemake.output.table,
             chosen_path=snakemake.output.chosen,
+            winners_path=snakemake.output.winners,
         )
 
 

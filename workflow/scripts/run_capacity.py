@@ -11,7 +11,7 @@ def main(snakemake):
         from infopt.experiments.spec import SliceSpec
         from infopt.experiments.stages import capacity_spec, run_stage
 
-        spec = capacity_spec(SliceSpec.from_json(params.spec), snakemake.input.chosen)
+        spec = capacity_spec(SliceSpec.from_json(params.spec), snakemake.input.winners)
         manifest = run_stage(spec, params.results_dir, num_threads=snakemake.threads)
         write_manifest(manifest, snakemake.output.manifest)
 

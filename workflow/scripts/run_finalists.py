@@ -13,7 +13,7 @@ def main(snakemake):
 
         spec = SliceSpec.from_json(params.spec)
         inputs = snakemake.input
-        spec = finalists_spec(spec, inputs.chosen, params.ablations, inputs.capacity)
+        spec = finalists_spec(spec, inputs.winners, params.ablations, inputs.capacity)
         manifest = run_stage(spec, params.results_dir, num_threads=snakemake.threads)
         write_manifest(manifest, snakemake.output.manifest)
 

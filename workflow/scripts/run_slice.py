@@ -12,7 +12,7 @@ def main(snakemake):
         from infopt.experiments.stages import chosen_options, run_stage
 
         spec = SliceSpec.from_json(params.spec)
-        for path in snakemake.input.get("chosen", []):
+        for path in snakemake.input.get("winners", []):
             spec = spec.inherit(chosen_options(path))
         manifest = run_stage(spec, params.results_dir, num_threads=snakemake.threads)
         write_manifest(manifest, snakemake.output.manifest)

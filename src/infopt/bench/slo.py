@@ -10,15 +10,44 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from infopt.bench.latency import RequestTiming
+from infopt.bench.latency import RequestStatus
 from infopt.bench.options import check_positive
 from infopt.bench.stats import percentile
 from infopt.errors import WorkloadError, check_known_keys
 from infopt.registry import Registry
 
 _LIMITS = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+
+
+class JudgedRequest(Protocol):
+    """What an objective asks of a request (see `RequestTiming`)."""
+
+    @property
+    def status(self) -> RequestStatus:
+        """Only ``completed`` requests can meet a limit."""
+        ...
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to first token."""
+        ...
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Time per output token; None for one token."""
+        ...
+
+    @property
+    def itl_s(self) -> list[float]:
+        """Gaps between tokens."""
+        ...
+
+    @property
+    def e2e_s(self) -> float | None:
+        """Time to the end of the answer."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +112,13 @@ class SLO:
         """Return plain data that `from_spec` reads back."""
         return dataclasses.asdict(self)
 
-    def misses(self, timing: RequestTiming) -> list[str]:
+    def misses(self, timing: JudgedRequest) -> list[str]:
         """Return the limits that a request missed: all of them unless it completed."""
         if timing.status != "completed":
             return list(self.limits)
         return [name for name, limit in self.limits.items() if not self._meets(timing, name, limit)]
 
-    def _meets(self, timing: RequestTiming, name: str, limit: float) -> bool:
+    def _meets(self, timing: JudgedRequest, name: str, limit: float) -> bool:
         if name == "itl_s":
             gaps = timing.itl_s
             return sum(g <= limit for g in gaps) * 100 >= self.percentile * len(gaps)
@@ -127,7 +156,7 @@ class SLOReport:
         return dataclasses.asdict(self)
 
 
-def evaluate_slo(slo: SLO, timings: Sequence[RequestTiming], duration_s: float | None) -> SLOReport:
+def evaluate_slo(slo: SLO, timings: Sequence[JudgedRequest], duration_s: float | None) -> SLOReport:
     """Judge a run.
 
     Args:
@@ -149,7 +178,7 @@ def evaluate_slo(slo: SLO, timings: Sequence[RequestTiming], duration_s: float |
     )
 
 
-def _samples(timings: Sequence[RequestTiming], name: str) -> list[float]:
+def _samples(timings: Sequence[JudgedRequest], name: str) -> list[float]:
     done = [t for t in timings if t.status == "completed"]
     if name == "itl_s":
         return [gap for t in done for gap in t.itl_s]
@@ -157,7 +186,7 @@ def _samples(timings: Sequence[RequestTiming], name: str) -> list[float]:
 
 
 def _is_met(
-    slo: SLO, timings: Sequence[RequestTiming], attained: Mapping[str, float | None]
+    slo: SLO, timings: Sequence[JudgedRequest], attained: Mapping[str, float | None]
 ) -> bool | None:
     num_failed = sum(t.status != "completed" for t in timings)
     if num_failed * 100 > (100 - slo.percentile) * len(timings):

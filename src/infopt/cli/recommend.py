@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,6 @@ from rich.markup import escape
 
 from infopt.cli.console import JsonOption, note, output, print_json
 from infopt.cli.values import parse_spec
-from infopt.errors import ResultError
 
 if TYPE_CHECKING:
     from infopt.select import Recommendation
@@ -70,7 +68,15 @@ def recommend(
         path = path / DEFAULT_PATH.name
     recommendation = read_recommendation(path)
     if any(demand is not None for demand in (objective, slo, floor)):
-        recommendation = choose_again(recommendation, path.parent, objective, slo, floor)
+        from infopt.experiments.choose_again import choose_again
+
+        recommendation = choose_again(
+            recommendation,
+            path.parent,
+            objective=objective,
+            slo=None if slo is None else parse_spec(slo, "slo"),
+            floor=_floor(floor, recommendation),
+        )
     if write is not None:
         note(f"wrote {write_recommendation(recommendation, write)}")
     if as_json:
@@ -79,55 +85,6 @@ def recommend(
     console = output()
     for line in lines_of(recommendation, None if show_all else NUM_REJECTED_SHOWN):
         console.print(line, soft_wrap=True)
-
-
-def choose_again(
-    recommendation: Recommendation,
-    results_dir: Path,
-    objective: str | None,
-    slo: str | None,
-    floor: str | None,
-) -> Recommendation:
-    """Choose among the same finalists under other demands; what is not given stays as it was.
-
-    Args:
-        recommendation: The choice so far.
-        results_dir: Folder with the finalists' records.
-        objective: What to be best at.
-        slo: Preset or limits.
-        floor: Quality floor; ``none`` for no floor.
-
-    Raises:
-        ResultError: The folder has no finalists.
-        InfoptError: A demand is unknown or impossible.
-    """
-    from infopt.experiments.recommend import QUALITY_STAGES, finalists_table
-    from infopt.experiments.select_spec import UNOPTIMIZED
-    from infopt.results import read_json
-    from infopt.select import choose
-
-    slices = results_dir / "slices"
-    judged = [p for stage in QUALITY_STAGES for p in sorted(slices.glob(f"{stage}/*.json"))]
-    finalists = slices / "select" / "finalists.json"
-    if not finalists.is_file():
-        raise ResultError(
-            f"{results_dir} holds no finalists to choose from again: there is no {finalists}.",
-            field="path",
-            value=str(results_dir),
-            remedy="Give the recommendation in its results folder, whose runs are read.",
-        )
-    manifests = [finalists, *judged]
-    table = finalists_table([read_json(manifest) for manifest in manifests], results_dir)
-    found = choose(
-        table,
-        recommendation.slo_name or recommendation.slo if slo is None else parse_spec(slo, "slo"),
-        _floor(floor, recommendation),
-        objective=recommendation.objective if objective is None else objective,
-        reference=f"select/finalists.{UNOPTIMIZED}",
-    )
-    remark = "Chosen again from the finalists: this choice was not tried on fresh seeds."
-    kept = {name: getattr(recommendation, name) for name in ("ablation", "interactions", "front")}
-    return dataclasses.replace(found, notes=(remark, *found.notes), **kept)
 
 
 def _floor(floor: str | None, recommendation: Recommendation) -> str | dict[str, Any] | None:
@@ -230,7 +187,8 @@ def _front(recommendation: Recommendation) -> list[str]:
         f"on the front of {', '.join(front.axes)}: {', '.join(front.runs)}",
         f"knee: {front.knee}; hypervolume: {front.hypervolume:.3g} of the space",
     ]
-    return lines + [f"left out: {axis} ({why})" for axis, why in front.left_out.items()]
+    lines += [f"left out: {axis} ({why})" for axis, why in front.left_out.items()]
+    return lines + [f"no part in it: {run} ({why})" for run, why in front.excluded.items()]
 
 
 def _machine(recommendation: Recommendation) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infopt.bench.slo import SLO
 from infopt.experiments.costs import price_records
+from infopt.experiments.judging import limits_of
 from infopt.experiments.slice_spec import SliceSpec
 from infopt.experiments.tables import collect, retire_others
 from infopt.experiments.yaml_files import write_yaml
@@ -32,6 +32,7 @@ def collect_stage(
     floor: str | Mapping[str, Any] | None,
     table_path: str | Path,
     chosen_path: str | Path,
+    winners_path: str | Path,
     prices: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the table of a stage and what it chose.
@@ -42,7 +43,8 @@ def collect_stage(
         results_dir: Folder of all results.
         floor: Quality floor.
         table_path: Where the table goes.
-        chosen_path: Where the choice goes.
+        chosen_path: Where the choice goes, with its reasons.
+        winners_path: Where the winners go, which the next stages start from.
         prices: The configuration's ``prices``; None leaves the records' cost as it is.
     """
     manifests = [read_json(path) for path in manifest_paths]
@@ -51,7 +53,8 @@ def collect_stage(
     table = collect(manifests, results_dir)
     write_table(table, table_path)
     chosen = choose_stage(table, [SliceSpec.from_json(text) for text in specs], floor)
-    write_yaml(chosen, chosen_path)
+    write_yaml(chosen | {"quality_floor": copy.deepcopy(floor)}, chosen_path)
+    write_yaml(winners_of(chosen), winners_path)
 
 
 def choose_stage(
@@ -76,6 +79,17 @@ def choose_stage(
     return {"stage": specs[0].stage, "engine": engine, "slices": slices}
 
 
+def winners_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what later stages read of a choice: the same as long as the same candidates win.
+
+    Reasons and numbers are no part of it, so that a choice that only rests on others changes
+    nothing that follows.
+    """
+    kept = ("engine", "reference_engine", "decides")
+    slices = {name: {key: entry[key] for key in kept} for name, entry in chosen["slices"].items()}
+    return copy.deepcopy({"stage": chosen["stage"], "engine": chosen["engine"], "slices": slices})
+
+
 def choose_slice(
     table: pd.DataFrame, spec: SliceSpec, floor: str | Mapping[str, Any] | None
 ) -> dict[str, Any]:
@@ -86,7 +100,7 @@ def choose_slice(
     reference = f"{spec.stage}/{spec.record_slug(spec.reference)}"
     found = choose(
         rows,
-        _limits(spec),
+        limits_of(spec),
         floor if spec.measures_quality else None,
         objective=spec.criterion,
         reference=reference,
@@ -116,12 +130,3 @@ def _preferred(slug: str, other: str) -> str:
         f"{slug} cannot be told from {other} by what was measured; it was taken because the "
         "configuration prefers it where it does not lose."
     )
-
-
-def _limits(spec: SliceSpec) -> SLO | None:
-    """Return the objective reduced to the limits that hold in this slice."""
-    if not spec.slo_limits:
-        return None
-    slo = SLO.from_spec(spec.slo)
-    limits = {name: slo.limits[name] for name in spec.slo_limits if name in slo.limits}
-    return SLO(**limits, percentile=slo.percentile) if limits else None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infopt.bench.slo import SLO
+from infopt.errors import ResultError
 from infopt.experiments.costs import price_records
 from infopt.experiments.select_spec import BASELINES, COMPOSED, STATIC, UNOPTIMIZED, WITHOUT
 from infopt.experiments.tables import collect, retire_others
-from infopt.results import read_json, write_table
+from infopt.results import RunRecord, read_json, write_table
 from infopt.results.html import format_ratio
 from infopt.select import (
     BaselineGain,
@@ -62,22 +63,59 @@ def choose_finalist(
     manifests = [read_json(p) for p in manifest_paths]
     price_records(manifests, results_dir, prices)
     table = finalists_table(manifests, results_dir)
-    reference = f"select/finalists.{UNOPTIMIZED}"
-    found = choose(table, slo, floor, objective=objective, reference=reference)
+    found = choose_among(table, slo, floor, objective)
     logger.info("%s: %s", found.status, found.reason)
     write_recommendation(found, path)
     return found
 
 
+def choose_among(
+    table: pd.DataFrame,
+    slo: str | Mapping[str, Any] | None,
+    floor: str | Mapping[str, Any] | None,
+    objective: str,
+) -> Recommendation:
+    """Choose among the finalists; the one with every option at its reference judges quality."""
+    reference = f"select/finalists.{UNOPTIMIZED}"
+    return choose(table, slo, floor, objective=objective, reference=reference)
+
+
+def finalists_manifests(results_dir: str | Path) -> list[dict[str, Any]]:
+    """Return the manifests of the finalists and of the slices that measured quality.
+
+    Raises:
+        ResultError: The folder has no finalists.
+    """
+    slices = Path(results_dir, "slices")
+    finalists = slices / "select" / "finalists.json"
+    if not finalists.is_file():
+        raise ResultError(
+            f"{results_dir} holds no finalists to choose from again: there is no {finalists}.",
+            field="path",
+            value=str(results_dir),
+            remedy="Give the recommendation in its results folder, whose runs are read.",
+        )
+    judged = [p for stage in QUALITY_STAGES for p in sorted(slices.glob(f"{stage}/*.json"))]
+    return [read_json(path) for path in (finalists, *judged)]
+
+
 def finalists_table(
-    manifests: Iterable[Mapping[str, Any]], results_dir: str | Path
+    manifests: Iterable[Mapping[str, Any]],
+    results_dir: str | Path,
+    change: Callable[[RunRecord], RunRecord] | None = None,
 ) -> pd.DataFrame:
     """Return the finalists, each with a quality of its own or of the run that computes the same.
 
     Finalists that differ in scheduling alone compute the same tokens in float32, and the same up to
     rounding elsewhere; measuring the quality of each would repeat the same number.
+
+    Args:
+        manifests: Of the finalists and of the slices that measured quality.
+        results_dir: Folder of all results.
+        change: What to make of each record first.
     """
-    table = inherit_quality(collect([*manifests], results_dir), require_batch_invariance=False)
+    found = collect([*manifests], results_dir, change)
+    table = inherit_quality(found, require_batch_invariance=False)
     return table.query("stage == 'select'").reset_index(drop=True)
 
 
@@ -125,12 +163,20 @@ def tradeoffs(table: pd.DataFrame, choice: Recommendation) -> dict[str, Any]:
         table: Capacities, finalists and validation, with quality.
         choice: What was chosen among the finalists.
     """
+    return {"baselines": baseline_gains(table, choice), **comparisons(table)}
+
+
+def comparisons(table: pd.DataFrame) -> dict[str, Any]:
+    """Return what each technique is worth, how they act together, and the front of the finalists.
+
+    Args:
+        table: The finalists, with quality; other runs take no part.
+    """
     marked = add_derived_columns(table, f"select/finalists.{UNOPTIMIZED}")
     rows = candidate_rows(marked, "finalists")
     without = {n.removeprefix(WITHOUT): r for n, r in rows.items() if n.startswith(WITHOUT)}
     effects = ablation(rows[COMPOSED], without)
     return {
-        "baselines": baseline_gains(table, choice),
         "ablation": effects,
         "interactions": interactions(rows[COMPOSED], rows.get(UNOPTIMIZED), effects),
         "front": front_of(marked.query("`extra.slice` == 'finalists'").reset_index(drop=True)),

@@ -7,6 +7,7 @@ from typing import Any
 
 from infopt.bench.latency import RequestTiming, summarize_latency
 from infopt.bench.load_result import LoadResult
+from infopt.bench.request_samples import samples_of_requests
 from infopt.bench.roofline import MachinePeaks, roofline_point
 from infopt.bench.slo import SLO, evaluate_slo
 from infopt.bench.stats import bootstrap_interval, paired_ratio
@@ -61,7 +62,8 @@ def traffic_sections(results: Sequence[LoadResult], slo: SLO | None, slo_name: s
         "throughput": _throughput(results, seconds),
         "slo": _slo_section(slo, slo_name, timings, seconds),
         "energy": energy_section(results),
-        "samples": {name: [f[name] for f in per_run] for name in names},
+        "samples": {name: [f[name] for f in per_run] for name in names}
+        | (samples_of_requests(results) if slo else {}),
         "intervals": {_COLUMN[n]: _interval([f[n] for f in per_run]) for n in names},
     }
 

@@ -69,7 +69,10 @@ def finalists(
     for name in slices if ablations is None else ablations:
         if name in slices and winners[name] != references[name]:
             candidates[f"{WITHOUT}{name}"] = _merge({**winners, name: references[name]})
-    tier = spec.quality_tier or ("screen" if compresses_cache(candidates[COMPOSED]) else None)
+    judged = [*candidates]
+    if not spec.quality_tier and not compresses_cache(candidates[COMPOSED]):
+        judged = unjudged(candidates, winners, references)
+    tier = (spec.quality_tier or "screen") if judged else None
     return dataclasses.replace(
         spec,
         candidates=candidates,
@@ -77,7 +80,29 @@ def finalists(
         workloads={"load": _pair_load(spec, rate_per_s)},
         quality_tier=tier,
         quality_reference=candidates[UNOPTIMIZED] if tier else None,
+        options={**spec.options, "judged": judged},
     )
+
+
+def unjudged(
+    candidates: Mapping[str, Mapping[str, Any]],
+    winners: Mapping[str, Mapping[str, Any]],
+    references: Mapping[str, Mapping[str, Any]],
+) -> list[str]:
+    """Return the finalists that compute what no earlier stage has judged.
+
+    Each stage judged its candidates on top of the winners before it. So quality is known with the
+    first winners and the references of the rest, and unknown where a later winner stays without an
+    earlier one: 4-bit weights that were judged in bfloat16 are something else in float32.
+
+    Args:
+        candidates: Engine options of the finalists.
+        winners: Engine options of each slice's winner, in the order of the stages.
+        references: The same of its reference.
+    """
+    steps = [{**references, **dict(list(winners.items())[:n])} for n in range(len(winners) + 1)]
+    known = {_numerics(_merge(step)) for step in steps}
+    return [slug for slug, options in candidates.items() if _numerics(options) not in known]
 
 
 def compresses_cache(options: Mapping[str, Any]) -> bool:
@@ -151,6 +176,12 @@ def _merge(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return merged
 
 
+def _numerics(options: Mapping[str, Any]) -> str:
+    """Return a key that is equal where the same tokens are computed."""
+    kept = {key: value for key, value in options.items() if key not in SCHEDULING_OPTIONS}
+    return repr(sorted(kept.items(), key=lambda item: item[0]))
+
+
 def _quality_once(spec: SliceSpec, num_threads: int | None) -> Probe:
     """Return the quality probe, which skips finalists that compute the same as an earlier one."""
     seen: set[str] = set()
@@ -158,8 +189,8 @@ def _quality_once(spec: SliceSpec, num_threads: int | None) -> Probe:
 
     def probe(arm: Arm, reference: Arm | None) -> dict[str, Any]:
         config = arm.llm.config.to_dict()
-        numerics = repr({k: v for k, v in config.items() if k not in SCHEDULING_OPTIONS})
-        if spec.quality_tier is None or numerics in seen:
+        numerics = _numerics(config)
+        if arm.slug not in spec.options.get("judged", ()) or numerics in seen:
             return {}
         seen.add(numerics)
         return judge.probe(arm, reference)

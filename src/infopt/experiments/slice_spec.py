@@ -19,7 +19,7 @@ from infopt.errors import check_known_keys
 
 Load = Literal["closed", "open"]
 
-SELECT_OPTIONS = ("search", "static", "loads")
+SELECT_OPTIONS = ("search", "static", "loads", "judged")
 """Options of the last stage's slices (see `infopt.experiments.select_spec`)."""
 
 MEASURES = (

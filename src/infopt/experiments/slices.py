@@ -22,6 +22,7 @@ from typing import Any
 
 from infopt.bench.load_result import LoadResult
 from infopt.bench.paired import run_paired
+from infopt.bench.request_samples import PARTNER, samples_of_requests
 from infopt.errors import ConfigError, MeasurementError, WeightFormatError
 from infopt.experiments.manifest import measuring_job, utc_now
 from infopt.experiments.sections import comparison_section
@@ -111,6 +112,8 @@ def _measure_candidate(run: SliceRun, reference: Contestant, slug: str) -> None:
             with run.open_arm(slug) as arm:
                 first, second = _alternate(reference, arm, run.spec.repeats)
                 _fill(run, draft, arm, second, reference)
+                if run.slo is not None:
+                    draft.samples = {**(draft.samples or {}), **samples_of_requests(first, PARTNER)}
             draft.comparison = comparison_section(
                 first, second, run.slo, run.spec.record_slug(reference.slug)
             )

@@ -34,6 +34,7 @@ _SELECT = (
     "energy/keep_warm.py",
     "energy/prices.py",
     "experiments/choose.py",
+    "experiments/choose_again.py",
     "experiments/costs.py",
     "experiments/power/collect.py",
     "experiments/recommend.py",

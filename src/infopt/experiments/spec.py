@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from infopt.errors import ConfigError, nearest
+from infopt.experiments.judging import with_needed_slo
 from infopt.experiments.slice_spec import MEASURES, SliceSpec
 
 RANDOM_MODEL = "random"
@@ -48,19 +48,10 @@ def slice_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:
     if stage == "serving":
         return _serving_spec(config, name)
     if stage == "power":
-        return _without_slo(_power_spec(config, name))
+        return with_needed_slo(_power_spec(config, name))
     if stage == "baseline":
-        return _without_slo(_baseline_spec(config, name))
-    return _without_slo(_listed_spec(config, stage, name))
-
-
-def _without_slo(spec: SliceSpec) -> SliceSpec:
-    """Return a copy without the objective, where nothing of the slice depends on it.
-
-    Then another objective is no reason to run its job again.
-    """
-    depends = spec.criterion == "goodput" or spec.slo_limits
-    return spec if depends else dataclasses.replace(spec, slo={})
+        return with_needed_slo(_baseline_spec(config, name))
+    return with_needed_slo(_listed_spec(config, stage, name))
 
 
 def _listed_spec(config: Mapping[str, Any], stage: str, name: str) -> SliceSpec:

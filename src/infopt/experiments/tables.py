@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infopt.results import find_records, load_results, record_path
+from infopt.results import RunRecord, find_records, read_records, record_path, records_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,19 +15,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def collect(manifests: Sequence[Mapping[str, Any]], results_dir: str | Path) -> pd.DataFrame:
+def collect(
+    manifests: Sequence[Mapping[str, Any]],
+    results_dir: str | Path,
+    change: Callable[[RunRecord], RunRecord] | None = None,
+) -> pd.DataFrame:
     """Return the results that the manifests of a stage list, and nothing else.
 
     Args:
         manifests: Of all slices of one stage.
         results_dir: Folder of all results.
+        change: What to make of each record first.
     """
     paths = [
         record_path(manifest["stage"], slug, results_dir)
         for manifest in manifests
         for slug in manifest["records"]
     ]
-    return load_results(paths)
+    records = read_records(paths)
+    return records_table(records if change is None else [change(record) for record in records])
 
 
 def retire_others(manifests: Sequence[Mapping[str, Any]], results_dir: str | Path) -> list[Path]:

@@ -26,6 +26,7 @@ from infopt.results.table import (
     load_samples,
     read_records,
     read_table,
+    records_table,
     require_columns,
     write_table,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "read_table",
     "record_path",
     "record_run",
+    "records_table",
     "require_columns",
     "write_bytes_atomic",
     "write_json",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +39,13 @@ def load_results(path: PathOrPaths = "results") -> pd.DataFrame:
     Raises:
         ResultError: A file is broken (the message names it), or there are no records.
     """
+    return records_table(read_records(path))
+
+
+def records_table(records: Sequence[RunRecord]) -> pd.DataFrame:
+    """Return records as the table that `load_results` describes."""
     import pandas as pd
 
-    records = read_records(path)
     table = _without_placeholders(pd.DataFrame([flatten_record(record) for record in records]))
     table = table.sort_values(["stage", "started", "slug"], kind="stable", ignore_index=True)
     machines = sorted(table["hardware_id"].unique())
@@ -50,7 +54,7 @@ def load_results(path: PathOrPaths = "results") -> pd.DataFrame:
             f"These records come from {len(machines)} machines (hardware_id: "
             f"{', '.join(machines)}); compare speeds within one machine only.",
             MixedHardwareWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     return table
 

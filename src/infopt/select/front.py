@@ -1,13 +1,13 @@
 """The trade-off of the finalists: Pareto front, hypervolume, and its knee.
 
-The axes are those that all compared runs have; a derived energy is left out by default, because its
-order may be that of its constants.
+The axes are those that most compared runs have; a run without one of them has no part in the front.
+A derived energy is left out by default, because its order may be that of its constants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +30,8 @@ class Front:
         axes: Objectives that were compared.
         left_out: Axes that were not, each with the reason.
         runs: Runs on the front, in the order of the table.
-        dominated: The others, each with the run that dominates it or the reason it has no part.
+        dominated: The others that were compared, each with the run that dominates it.
+        excluded: Runs that have no part, each with the reason: they lack one of the axes.
         knee: The run on the front nearest to the best of every axis, each scaled to the range of
             the front.
         hypervolume: Share of the space between the best and the worst values that the front
@@ -43,6 +44,7 @@ class Front:
     dominated: dict[str, str]
     knee: str | None
     hypervolume: float
+    excluded: dict[str, str] = field(default_factory=dict)
 
 
 def front_of(
@@ -55,22 +57,23 @@ def front_of(
 
     Args:
         table: From ``filter_runs`` or ``add_derived_columns``.
-        axes: Objectives; those that some run lacks are left out by name.
+        axes: Objectives; one that more than half of the runs lack is left out by name, and so is a
+            run that lacks one of the others.
         include_modelled_energy: Let modelled energy take part.
     """
     rows = [row for row in rows_of(table) if row["status"] == "ok"]
     left_out: dict[str, str] = {}
     used: list[Objective] = []
     for axis in get_objectives(axes):
-        reasons = [
+        found = [
             exclusion_reason(row, [axis], include_modelled_energy=include_modelled_energy)
             for row in rows
         ]
-        missing = next((reason for reason in reasons if reason), None)
-        if missing is None:
+        reasons = [reason for reason in found if reason]
+        if 2 * len(reasons) <= len(rows):
             used.append(axis)
         else:
-            left_out[axis.name] = missing
+            left_out[axis.name] = reasons[0]
     if not used or not rows:
         return Front((), left_out, (), {}, None, 0.0)
     marked = rows_of(pareto_front(table, used, include_modelled_energy=include_modelled_energy))
@@ -80,10 +83,15 @@ def front_of(
         axes=tuple(axis.name for axis in used),
         left_out=left_out,
         runs=tuple(str(row["run"]) for row in front),
-        dominated={str(r["run"]): str(r["pareto_reason"]) for r in marked if not r["pareto"]},
+        dominated=_reasons(row for row in marked if not (row["pareto"] or row["pareto_excluded"])),
         knee=knee_of(front, used),
         hypervolume=volume.share,
+        excluded=_reasons(row for row in marked if row["pareto_excluded"]),
     )
+
+
+def _reasons(rows: Iterable[Row]) -> dict[str, str]:
+    return {str(row["run"]): str(row["pareto_reason"]) for row in rows}
 
 
 def knee_of(rows: Sequence[Row], axes: Sequence[Objective]) -> str | None:

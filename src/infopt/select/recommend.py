@@ -17,6 +17,7 @@ from infopt.select.evidence import evidence_of
 from infopt.select.objectives import Objective, get_objective
 from infopt.select.quality import QualityFloor, get_floor
 from infopt.select.recommendation import Nearest, Recommendation, Rejected, Status, Tie
+from infopt.select.rejudge import NOT_JUDGED
 from infopt.select.rows import Row, config_of, nested, number, rows_of, text
 from infopt.select.sensitivity import sensitivities, value_text
 from infopt.select.slo_filter import filter_runs
@@ -178,7 +179,7 @@ def _rejected(
                 f"{label}: {value_text(row, column)} against {value_text(chosen, column)}"
             )
         elif not reasons:
-            reasons.append(f"{label} was not measured")
+            reasons.append(text(row, NOT_JUDGED) or f"{label} was not measured")
         entries.append(Rejected(str(row["run"]), tuple(reasons)))
     return tuple(entries)
 
@@ -201,6 +202,8 @@ def _nearest(marked: pd.DataFrame) -> Nearest | None:
 
 def _notes(chosen: Row, again: Sequence[Row], unproven: Sequence[Row]) -> tuple[str, ...]:
     notes = []
+    if text(chosen, NOT_JUDGED):
+        notes.append(f"{text(chosen, NOT_JUDGED)}.")
     source = text(chosen, "quality.inherited_from")
     if source:
         notes.append(f"Quality was measured on {source}, which differs in scheduling alone.")

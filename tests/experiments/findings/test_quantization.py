@@ -20,7 +20,8 @@ from infopt.experiments.findings.quantization import (
     weight_bytes,
 )
 from infopt.experiments.findings.tables import shown_ratio
-from infopt.select import FLOORS, write_recommendation
+from infopt.experiments.yaml_files import write_yaml
+from infopt.select import FLOORS
 
 
 def change(story: QuantizationStory, candidate: str, column: str, value: Any) -> QuantizationStory:
@@ -207,13 +208,15 @@ def test_what_was_not_measured_is_said(lone_schemes):
     assert "Too few widths" in quality.cliff_sentence(lone_schemes)
 
 
-def test_the_floor_is_the_recommendations(quantization_story, tmp_path: Path, monkeypatch):
+def test_the_floor_is_that_of_the_choice(quantization_story, tmp_path: Path, monkeypatch):
     """Pins: the notebook judged by its own floor, the pipeline by the configured one."""
     data = quantization_story.data
     monkeypatch.setattr(story, "stage_results", lambda *args: data)
+    chosen = tmp_path / "chosen" / "quantization.yaml"
+    write_yaml({"slices": {}, "quality_floor": "default"}, chosen)
     assert quantization.quantization_story(tmp_path).floor == FLOORS.get("default")
     lossy = FLOORS.get("lossy")
-    write_recommendation(quantization_story.choice(lossy), tmp_path / "recommendation.yaml")
+    write_yaml({"slices": {}, "quality_floor": lossy.to_dict()}, chosen)
     assert quantization.quantization_story(tmp_path).floor == lossy
     data = replace(data, is_miniature=True)
     assert quantization.quantization_story(tmp_path).floor == FLOORS.get("default")

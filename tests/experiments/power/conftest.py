@@ -71,5 +71,6 @@ def measured(tmp_path_factory, tiny_model_dir) -> Path:
         prices=PRICES,
         table_path=folder / "tables" / "power.parquet",
         chosen_path=folder / "chosen" / "power.yaml",
+        winners_path=folder / "winners" / "power.yaml",
     )
     return folder

@@ -145,7 +145,7 @@ def quantization_story(results_dir: str | Path, model: str | None = None) -> Qua
     """Return the results of the pipeline if there are any, else of a miniature.
 
     Args:
-        results_dir: The pipeline's folder; its recommendation names the quality floor.
+        results_dir: The pipeline's folder; what the stage chose names the quality floor.
         model: What the miniature runs; None for the shipped tiny model.
     """
     return QuantizationStory(*story_parts(STAGE, results_dir, model))

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infopt.experiments.findings.data import StageResults, stage_results
-from infopt.select import FLOORS, QualityFloor, get_floor, read_recommendation
+from infopt.experiments.yaml_files import read_yaml
+from infopt.select import FLOORS, QualityFloor, get_floor
 from infopt.select.rows import Row, rows_of
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class StageStory:
 
     Attributes:
         data: Results of the stage.
-        floor: Quality floor of the recommendation.
+        floor: Quality floor that its choices keep.
     """
 
     data: StageResults
@@ -80,10 +81,10 @@ def story_parts(
 
     Args:
         stage: The stage.
-        results_dir: The pipeline's folder; its recommendation names the quality floor.
+        results_dir: The pipeline's folder; what the stage chose names the quality floor.
         model: What the miniature runs; None for its own.
     """
     data = stage_results(stage, results_dir, model)
-    path = Path(results_dir, "recommendation.yaml")
-    floor = read_recommendation(path).floor if path.is_file() and not data.is_miniature else None
+    path = Path(results_dir, "chosen", f"{stage}.yaml")
+    floor = None if data.is_miniature else read_yaml(path).get("quality_floor")
     return data, get_floor(floor or "default")

@@ -17,11 +17,11 @@ from infopt.experiments.figures import short_name, slice_rows
 from infopt.experiments.findings.miniature import DEFAULT_MODEL
 from infopt.experiments.findings.miniature_select import run_select_miniature
 from infopt.experiments.findings.missing import Remark, not_measured
-from infopt.experiments.recommend import QUALITY_STAGES, finalists_table
+from infopt.experiments.recommend import finalists_manifests, finalists_table
 from infopt.experiments.select_spec import COMPOSED
 from infopt.plotting import goodput_gains, ratio_forest, written
 from infopt.plotting.data import floats
-from infopt.results import read_json, read_table
+from infopt.results import read_table
 from infopt.results.html import format_ratio, format_value
 from infopt.select import Recommendation, read_recommendation
 from infopt.select.energy_order import is_derived
@@ -61,10 +61,7 @@ def tradeoffs_story(results_dir: str | Path, model: str | None = None) -> Tradeo
     folder = Path(results_dir)
     path = folder / "recommendation.yaml"
     if path.exists() and (folder / "slices" / "select" / "finalists.json").exists():
-        slices = folder / "slices"
-        judged = [p for stage in QUALITY_STAGES for p in sorted(slices.glob(f"{stage}/*.json"))]
-        paths = [slices / "select" / "finalists.json", *judged]
-        table = finalists_table([read_json(p) for p in paths], folder)
+        table = finalists_table(finalists_manifests(folder), folder)
         note = f"These are the results of the pipeline in `{folder.name}/`."
         return TradeoffStory(read_recommendation(path), slice_rows(table, "finalists"), note)
     name = model or DEFAULT_MODEL
@@ -140,6 +137,9 @@ def front_sentence(story: TradeoffStory) -> str:
     names = ", ".join(short_name(run) for run in front.runs)
     left = "; ".join(front.left_out.values())
     more = f" Left out: {left}." if left else ""
+    more += "".join(
+        f" **{short_name(run)}** has no part in it: {why}." for run, why in front.excluded.items()
+    )
     return (
         f"On the axes {', '.join(front.axes)} together, **{names}** cannot be beaten without "
         f"losing on another axis; the knee is **{short_name(front.knee or '')}**. The front "

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infopt.experiments.choose import choose_slice
+from infopt.experiments.choose import choose_slice, winners_of
 from infopt.experiments.costs import price_records
 from infopt.experiments.slice_spec import SliceSpec
 from infopt.experiments.tables import collect, retire_others
@@ -32,6 +32,7 @@ def collect_power(
     prices: Mapping[str, Any],
     table_path: str | Path,
     chosen_path: str | Path,
+    winners_path: str | Path,
 ) -> None:
     """Write the table of the stage and what it chose.
 
@@ -41,7 +42,8 @@ def collect_power(
         results_dir: Folder of all results.
         prices: The configuration's ``prices``; they are kept beside the choice.
         table_path: Where the table goes.
-        chosen_path: Where the choice goes.
+        chosen_path: Where the choice goes, with its reasons.
+        winners_path: Where the winners go, which the next stages start from.
     """
     manifests = [read_json(path) for path in manifest_paths]
     retire_others(manifests, results_dir)
@@ -50,6 +52,7 @@ def collect_power(
     write_table(table, table_path)
     chosen = choose_power(table, manifests, [SliceSpec.from_json(text) for text in specs])
     write_yaml(chosen | {"prices": dict(prices)}, chosen_path)
+    write_yaml(winners_of(chosen), winners_path)
 
 
 def power_table(manifests: Sequence[Mapping[str, Any]], results_dir: str | Path) -> pd.DataFrame:
