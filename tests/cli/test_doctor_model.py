@@ -60,3 +60,8 @@ def test_the_command_prints_it(run_cli, tiny_model_dir):
     report = json.loads(run_cli("doctor", "--json", "--model", str(tiny_model_dir("llama"))).stdout)
     (section,) = report.values()
     assert {"weights", "keys and values", "waste of pages"} <= {check["name"] for check in section}
+
+
+def test_memory_without_a_model_is_refused(run_cli):
+    """Pins: it changed nothing, and nothing said so."""
+    assert "needs --model" in run_cli("doctor", "--kv-gib", "1", ok=False).output

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from infopt.cli.console import JsonOption, output, print_json
 from infopt.cli.models import RegistryOption, load_registry
+from infopt.errors import ConfigError
 
 if TYPE_CHECKING:
     from infopt.doctor import Section
@@ -34,6 +35,13 @@ def doctor(
     """Say what this machine can run, what is missing, and how to get it."""
     from infopt.doctor import examine, to_dict
 
+    if kv_gib is not None and model is None:
+        raise ConfigError(
+            f"--kv-gib {kv_gib:g} needs --model.",
+            field="kv_gib",
+            value=kv_gib,
+            remedy="Say which model's keys and values that memory is for.",
+        )
     load_registry(registry)
     sections = [_model(model, kv_gib)] if model else examine(self_test=self_test)
     if as_json:
