@@ -30,12 +30,9 @@ def changed(before, after):
     ("slo", "judged_anew"),
     [
         ({"ttft_s": 9, "tpot_s": 0.1, "percentile": 90}, {"batching/token_budget"}),
-        (
-            {"ttft_s": 0.3, "tpot_s": 9, "percentile": 90},
-            {"batching/token_budget", "batching/max_num_seqs"},
-        ),
+        ({"ttft_s": 0.3, "tpot_s": 9, "percentile": 90}, {"batching/token_budget"}),
         ({"ttft_s": 0.3, "tpot_s": 0.1, "e2e_s": 5, "percentile": 90}, set()),
-        ("chat", {"batching/token_budget", "batching/max_num_seqs"}),
+        ("chat", {"batching/token_budget"}),
     ],
 )
 def test_another_objective_measures_nothing_again_before_the_load_is_searched(

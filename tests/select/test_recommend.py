@@ -75,17 +75,18 @@ def test_overlapping_intervals_are_undecided_and_the_simpler_one_is_taken(
     assert list(rejected(found)) == ["worse"]
 
 
-def test_of_equally_simple_ties_the_earlier_is_taken(
+def test_of_equally_simple_ties_the_better_is_taken(
     make_table: Make, make_run: Make, make_served: Make
 ) -> None:
+    """Pins: the earliest run was taken, even one that tended to be worse than the reference."""
     late, early = "2026-01-02T05:00:00Z", "2026-01-02T04:00:00Z"
-    served = make_served(5, interval=(4, 6))
+    worse, better = make_served(5, interval=(4, 6)), make_served(5.5, interval=(4.5, 6.5))
     table = make_table(
-        make_run("late", started=late, config={"max_num_seqs": 8}, **served),
-        make_run("early", started=early, config={"max_num_seqs": 4}, **served),
+        make_run("early", started=early, config={"max_num_seqs": 4}, **worse),
+        make_run("late", started=late, config={"max_num_seqs": 8}, **better),
         with_reference=False,
     )
-    assert choose(table, floor=None).run == "batching/early"
+    assert choose(table, floor=None).run == "batching/late"
 
 
 def test_without_intervals_the_order_is_unproven(

@@ -39,7 +39,7 @@ def choose(
 
     Runs that failed, miss the service-level objective or the quality floor are rejected with the
     reason. Of the others the best by the objective wins, unless the measurements cannot tell it
-    from others: then the one with the fewest options off their defaults is taken (the earlier one,
+    from others: then the one with the fewest options off their defaults is taken (the better one,
     if equal), and the recommendation says so.
 
     Args:
@@ -84,7 +84,7 @@ def _recommend(frame: _Frame, rows: list[Row]) -> Recommendation:
     rivals = [r for r in rows[1:] if config_of(r) != config_of(best)]
     tied = [r for r in rivals if verdicts[r["run"]] == "undecided"]
     unproven = [r for r in rivals if verdicts[r["run"]] == "unproven"]
-    chosen = min([best, *tied], key=_complexity_and_age)
+    chosen = min([best, *tied], key=_num_changed)  # the first, which is the best, if equal
     status: Status = "undecided" if tied else "unproven" if unproven else "chosen"
     others = [r for r in rows if r["run"] != chosen["run"]]
     return _build(
@@ -142,7 +142,7 @@ def _reason(chosen: Row, best: Row, tied: Sequence[Row], objective: Objective) -
     names = ", ".join(str(r["run"]) for r in [best, *tied] if r is not chosen)
     return (
         f"{chosen['run']} ({label} {value}) cannot be told from {names} by what was measured; it "
-        "was taken because it changes the fewest options from their defaults (the earliest run, if "
+        "was taken because it changes the fewest options from their defaults (the best, if "
         "equal)."
     )
 
@@ -221,13 +221,12 @@ def _names(rows: Sequence[Row]) -> str:
     return ", ".join(str(row["run"]) for row in rows)
 
 
-def _complexity_and_age(row: Row) -> tuple[int, str]:
-    """Return how many options are off their defaults, and the start of the run."""
+def _num_changed(row: Row) -> int:
+    """Return how many options are off their defaults."""
     config = config_of(row)
     assert config is not None
     defaults = EngineConfig(model=config["model"]).to_dict()
-    changed = sum(config[name] != default for name, default in defaults.items())
-    return changed, text(row, "started") or ""
+    return sum(config[name] != default for name, default in defaults.items())
 
 
 def _check_one_machine(table: pd.DataFrame) -> None:
