@@ -71,8 +71,8 @@ def test_what_only_decides_is_no_part_of_the_measurement(config):
 
 def test_limits_that_the_objective_does_not_have_are_none(config):
     config["slo"] = {"e2e_s": 5.0}
-    spec = slice_spec(config, "batching", "max_num_seqs")  # held to tpot_s
+    spec = slice_spec(config, "batching", "token_budget")  # held to ttft_s and tpot_s
     assert (spec.slo, limits_of(spec)) == ({}, None)
     config["slo"] = {"e2e_s": 5.0, "tpot_s": 0.1}
-    found = limits_of(slice_spec(config, "batching", "max_num_seqs"))
+    found = limits_of(slice_spec(config, "batching", "token_budget"))
     assert found is not None and found.limits == {"tpot_s": 0.1}
