@@ -1,6 +1,7 @@
 """The slices of a configuration: everything that decides numbers, the same text each time."""
 
 import copy
+import dataclasses
 import os
 import subprocess
 import sys
@@ -68,12 +69,27 @@ def test_only_slices_that_depend_on_the_objective_carry_it(config):
         for name in slice_names(config, stage)
         if slice_spec(config, stage, name).slo
     }
-    assert carries == {"batching.max_num_seqs", "batching.token_budget", "serving.load"}
+    assert carries == {"batching.token_budget", "serving.load"}
     # limits only choose among what was measured: the records of these are taken over
     sized, other = (
-        slice_spec(c, "batching", "max_num_seqs") for c in (config, {**config, "slo": "chat"})
+        slice_spec(c, "batching", "token_budget") for c in (config, {**config, "slo": "chat"})
     )
     assert sized.workload() == other.workload()
     by_goodput = copy.deepcopy(config)
     by_goodput["batching"]["page_size"]["criterion"] = "goodput"
     assert slice_spec(by_goodput, "batching", "page_size").workload()["slo"] == config["slo"]
+
+
+def test_a_calibration_goes_with_the_format_that_it_was_for(config):
+    """Pins: where the winner needed calibration, a later stage without formats could not start."""
+    winner = {"quantization": "int8-awq-g64-a8", "calibration": {"num_sequences": 8}}
+    spec = slice_spec(config, "kv_cache", "compression")
+    spec = dataclasses.replace(spec, base={**spec.base, **winner})
+    assert spec.engine_config("kv-int8").calibration == {"num_sequences": 8}
+    judge = spec.judge_config()
+    assert (judge.quantization, judge.calibration) == ("none", None)
+    plain = dataclasses.replace(spec, candidates={"plain": {"quantization": "int8"}})
+    assert plain.engine_config("plain").calibration is None
+    own = {"quantization": "int4-gptq-g64", "calibration": {"num_sequences": 4}}
+    other = dataclasses.replace(spec, shared={"quantization": "none"}, candidates={"own": own})
+    assert other.engine_config("own").calibration == {"num_sequences": 4}

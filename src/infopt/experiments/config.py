@@ -18,6 +18,7 @@ from infopt.cache.eviction import read_eviction
 from infopt.config import EngineConfig
 from infopt.errors import ConfigError, InfoptError, check_known_keys, check_mapping, nearest
 from infopt.experiments.defaults import complete, resolve
+from infopt.experiments.slice_spec import merged
 from infopt.schemas import dotted
 from infopt.yaml_input import read_yaml
 
@@ -229,11 +230,11 @@ def _engine_options(config: Config) -> Iterator[tuple[str, dict[str, Any], bool]
     """Yield the options as they will be combined for each candidate, and who names its model."""
     yield "engine", config["engine"], False
     for where, entry in _with_candidates(config):
-        shared = config["engine"] | entry.get("engine", {})
+        shared = merged(config["engine"], entry.get("engine", {}))
         for candidate in entry["candidates"]:
             name = f"{where}.candidates.{candidate['slug']}"
             names_models = bool(entry.get("model") or entry.get("routing"))
-            yield name, shared | candidate["engine"], names_models
+            yield name, merged(shared, candidate["engine"]), names_models
 
 
 def _check_other_options(config: Config) -> None:

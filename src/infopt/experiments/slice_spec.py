@@ -123,7 +123,7 @@ class SliceSpec:
             slug: The candidate.
             num_threads: Threads that the job may use; options that ask for fewer get those.
         """
-        options = {**self.base, **self.shared, **self.candidates[slug]}
+        options = merged(self.base, self.shared, self.candidates[slug])
         if num_threads is not None:
             options["num_threads"] = min(num_threads, options.get("num_threads") or num_threads)
         return EngineConfig.from_dict({"model": self.model, **options})
@@ -139,7 +139,7 @@ class SliceSpec:
 
     def judge_config(self) -> EngineConfig:
         """Return the engine configuration of the model that quality is judged against."""
-        options = {**self.base, **self.shared, **(self.quality_reference or {})}
+        options = merged(self.base, self.shared, self.quality_reference or {})
         return EngineConfig.from_dict({"model": self.model, **options})
 
     def inherit(self, options: Mapping[str, Any]) -> SliceSpec:
@@ -188,6 +188,20 @@ class SliceSpec:
         found = {key: self.options[key] for key in SELECT_OPTIONS if key in self.options}
         is_judged = found or (self.criterion == "goodput" and self.stage != "serving")
         return found | {"slo": self.slo} if is_judged else {}
+
+
+def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return engine options of which later ones hold.
+
+    How weights are calibrated belongs to their format: where a later part has another
+    ``quantization``, the ``calibration`` of an earlier one goes with the format it was for.
+    """
+    options: dict[str, Any] = {}
+    for part in parts:
+        if "quantization" in part:
+            options.pop("calibration", None)
+        options |= part
+    return options
 
 
 def is_default_energy(options: Mapping[str, Any]) -> bool:
