@@ -220,7 +220,7 @@ def _gain(name: str, chosen: Row, row: Row, found: Row) -> BaselineGain:
     ratio, high, low = inverse if len(inverse) == len(pairs) else (None, None, None)
     factor = float(found["extra.slo_factor"])
     values = {
-        "rate_per_s": float(found["extra.rate_per_s"]),
+        "rate_per_s": float(row["throughput.offered_requests_per_s"]),
         "goodput_per_s": goodputs[0],
         "chosen_goodput_per_s": goodputs[1],
         "ratio": ratio,
