@@ -50,7 +50,7 @@ def test_a_taken_port_is_told(config: EngineConfig, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with (
-            pytest.raises(ServerDiedError, match=r"(?s)did not start.*address already in use"),
+            pytest.raises(ServerDiedError, match=r"(?s)did not start.*Address already in use"),
             served(config, tmp_path / "s.log", port=port),
         ):
             pytest.fail("nothing can be served there")

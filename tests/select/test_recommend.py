@@ -89,6 +89,20 @@ def test_of_equally_simple_ties_the_better_is_taken(
     assert choose(table, floor=None).run == "batching/late"
 
 
+def test_of_equally_simple_ties_the_reference_stays(
+    make_table: Make, make_run: Make, make_served: Make
+) -> None:
+    """Without a proof nothing is changed."""
+    other = {"paired": (1.1, 0.9, 1.3, "undecided"), "reference": "batching/reference"}
+    table = make_table(
+        make_run("reference", config={"max_num_seqs": 4}, **make_served(5, interval=(4, 6))),
+        make_run("other", config={"max_num_seqs": 8}, **make_served(5.5, **other)),
+        with_reference=False,
+    )
+    found = choose(table, floor=None)
+    assert (found.status, found.run) == ("undecided", "batching/reference")
+
+
 def test_without_intervals_the_order_is_unproven(
     make_table: Make, make_run: Make, make_served: Make
 ) -> None:

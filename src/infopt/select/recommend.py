@@ -21,7 +21,7 @@ from infopt.select.rejudge import NOT_JUDGED
 from infopt.select.rows import Row, config_of, nested, number, rows_of, text
 from infopt.select.sensitivity import sensitivities, value_text
 from infopt.select.slo_filter import filter_runs
-from infopt.select.verdict import pair_verdict, ranked
+from infopt.select.verdict import pair_verdict, ranked, reference_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,8 +39,8 @@ def choose(
 
     Runs that failed, miss the service-level objective or the quality floor are rejected with the
     reason. Of the others the best by the objective wins, unless the measurements cannot tell it
-    from others: then the one with the fewest options off their defaults is taken (the better one,
-    if equal), and the recommendation says so.
+    from others: then the one with the fewest options off their defaults is taken (if equal the
+    reference, else the better one), and the recommendation says so.
 
     Args:
         table: From ``load_results``; one machine only.
@@ -84,7 +84,9 @@ def _recommend(frame: _Frame, rows: list[Row]) -> Recommendation:
     rivals = [r for r in rows[1:] if config_of(r) != config_of(best)]
     tied = [r for r in rivals if verdicts[r["run"]] == "undecided"]
     unproven = [r for r in rivals if verdicts[r["run"]] == "unproven"]
-    chosen = min([best, *tied], key=_num_changed)  # the first, which is the best, if equal
+    references = {reference_of(row, frame.objective) for row in rows}
+    # Of equally simple ones the reference stays; else the first is taken, which is the best.
+    chosen = min([best, *tied], key=lambda r: (_num_changed(r), r["run"] not in references))
     status: Status = "undecided" if tied else "unproven" if unproven else "chosen"
     others = [r for r in rows if r["run"] != chosen["run"]]
     return _build(
@@ -142,8 +144,8 @@ def _reason(chosen: Row, best: Row, tied: Sequence[Row], objective: Objective) -
     names = ", ".join(str(r["run"]) for r in [best, *tied] if r is not chosen)
     return (
         f"{chosen['run']} ({label} {value}) cannot be told from {names} by what was measured; it "
-        "was taken because it changes the fewest options from their defaults (the best, if "
-        "equal)."
+        "was taken because it changes the fewest options from their defaults (of equal ones the "
+        "reference, else the best)."
     )
 
 

@@ -19,7 +19,7 @@ def ranked(rows: Sequence[Row], objective: Objective) -> list[Row]:
     machine was the same moment by moment. Otherwise the numbers themselves decide.
     """
     ratios = [_ratio(row, objective) for row in rows]
-    references = {_reference(row, objective) for row in rows} - {None}
+    references = {reference_of(row, objective) for row in rows} - {None}
     runs = {row["run"] for row, ratio in zip(rows, ratios, strict=True) if ratio is None}
     is_paired = len(references) == 1 and runs <= references
     values = [
@@ -61,7 +61,7 @@ def _is_beyond(best: _Interval, rival: _Interval, objective: Objective) -> bool:
 def _direct(best: Row, rival: Row, objective: Objective) -> PairVerdict | None:
     """Read the verdict where one of the two was the other's reference."""
     for row, other, winning in ((best, rival, "better"), (rival, best, "worse")):
-        if _reference(row, objective) == other["run"]:
+        if reference_of(row, objective) == other["run"]:
             verdict = text(row, f"comparison.{objective.paired}.verdict")
             return "decided" if verdict == winning else "undecided"
     return None
@@ -69,8 +69,8 @@ def _direct(best: Row, rival: Row, objective: Objective) -> PairVerdict | None:
 
 def _ratios(best: Row, rival: Row, objective: Objective) -> tuple[_Interval, _Interval] | None:
     """Return the intervals of both ratios to a common reference."""
-    reference = _reference(best, objective)
-    if reference is None or reference != _reference(rival, objective):
+    reference = reference_of(best, objective)
+    if reference is None or reference != reference_of(rival, objective):
         return None
     return _both(best, rival, f"comparison.{objective.paired}.median")
 
@@ -88,8 +88,8 @@ def _ratio(row: Row, objective: Objective) -> float | None:
     return number(row, f"comparison.{objective.paired}.median") if objective.paired else None
 
 
-def _reference(row: Row, objective: Objective) -> str | None:
-    """Return ``stage/slug`` of the run that the row's paired ratio refers to."""
+def reference_of(row: Row, objective: Objective) -> str | None:
+    """Return ``stage/slug`` of the run that the row's paired ratio refers to, where it has one."""
     if objective.paired is None:
         return None
     name = text(row, f"comparison.{objective.paired}.reference")
