@@ -63,6 +63,7 @@ def test_a_quantized_folder_runs_as_what_it_is(folder: Path, tmp_path: Path, sch
     reference, found = first_logits(folder), first_logits(tmp_path / "q")
     error = float((found - reference).abs().max() / reference.abs().max())
     limits = {"int2": 1.6, "int3": 1.2, "int4": 0.6, "mixe": 0.6, "fp8": 0.3, "fp8-": 0.3}
+    limits["w8a8"] = 0.25  # its text, and so its static steps, depend on the version of Python
     limit = limits.get(scheme[:4], 0.15)
     assert 0 < error < limit
     assert read_report(tmp_path / "q") == json.loads(json.dumps(report.to_dict()))

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 from infopt import LLM, SamplingParams, corpus
 from infopt.models.registry import list_models, resolve_model
 from infopt.training import LEARNED_SHARE, RECIPES
 from infopt.training.bigram import Bigram
 from infopt.training.recipes import VOCAB_SIZE
-from infopt.training.text import KINDS, TokenizedCorpus
+from infopt.training.text import KINDS, TokenizedCorpus, tokenize_corpus
 from infopt.training.tiny import RECORD_NAME, load_float32
 from infopt.training.validation import cut_windows, routing_shares, validate
 
@@ -41,6 +42,12 @@ def reference() -> Callable[[str], Any]:
         return made[name]
 
     return make
+
+
+@pytest.fixture(scope="module")
+def tokenized() -> TokenizedCorpus:
+    """The corpus in the tokens of the shipped models, whatever text this Python has."""
+    return tokenize_corpus(Tokenizer.from_file(str(folder_of("tiny-dense") / "tokenizer.json")))
 
 
 @pytest.fixture(scope="module")
