@@ -93,3 +93,5 @@ def test_a_calibration_goes_with_the_format_that_it_was_for(config):
     own = {"quantization": "int4-gptq-g64", "calibration": {"num_sequences": 4}}
     other = dataclasses.replace(spec, shared={"quantization": "none"}, candidates={"own": own})
     assert other.engine_config("own").calibration == {"num_sequences": 4}
+    later = spec.inherit({"quantization": "int8"}).engine_config("kv-int8")
+    assert (later.quantization, later.calibration) == ("int8", None)

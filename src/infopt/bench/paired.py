@@ -42,16 +42,7 @@ class PairedResult:
             "reference": self.reference,
             "higher_is_better": self.higher_is_better,
             "samples": self.samples,
-            "ratios": {
-                name: {
-                    "median": r.median,
-                    "low": r.low,
-                    "high": r.high,
-                    "num_pairs": r.num_pairs,
-                    "verdict": r.verdict,
-                }
-                for name, r in self.ratios.items()
-            },
+            "ratios": {name: ratio.to_dict() for name, ratio in self.ratios.items()},
         }
 
 

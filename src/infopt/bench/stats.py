@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,10 @@ class Interval:
     high: float
     count: int
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for a result record."""
+        return asdict(self)
+
 
 @dataclass(frozen=True, slots=True)
 class PairedRatio:
@@ -63,6 +67,10 @@ class PairedRatio:
     high: float
     num_pairs: int
     verdict: Verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for a result record."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

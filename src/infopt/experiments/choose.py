@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from infopt.experiments.costs import price_records
 from infopt.experiments.judging import limits_of
-from infopt.experiments.slice_spec import SliceSpec
+from infopt.experiments.slice_spec import SliceSpec, merged
 from infopt.experiments.tables import collect, retire_others
 from infopt.experiments.yaml_files import write_yaml
 from infopt.results import read_json, write_table
@@ -72,10 +72,8 @@ def choose_stage(
         reference, the options of both, the status and the reason.
     """
     slices = {spec.name: choose_slice(table, spec, floor) for spec in specs}
-    engine: dict[str, Any] = {}
-    for entry in slices.values():
-        if entry["decides"]:
-            engine |= copy.deepcopy(entry["engine"])  # shared parts would be YAML anchors
+    winners = [e["engine"] for e in slices.values() if e["decides"]]
+    engine = merged(*map(copy.deepcopy, winners))  # shared parts would be YAML anchors
     return {"stage": specs[0].stage, "engine": engine, "slices": slices}
 
 

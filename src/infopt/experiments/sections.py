@@ -64,7 +64,9 @@ def traffic_sections(results: Sequence[LoadResult], slo: SLO | None, slo_name: s
         "energy": energy_section(results),
         "samples": {name: [f[name] for f in per_run] for name in names}
         | (samples_of_requests(results) if slo else {}),
-        "intervals": {_COLUMN[n]: _interval([f[n] for f in per_run]) for n in names},
+        "intervals": {
+            _COLUMN[n]: bootstrap_interval([f[n] for f in per_run]).to_dict() for n in names
+        },
     }
 
 
@@ -104,14 +106,7 @@ def comparison_section(
         ratio = paired_ratio(
             [f[name] for f in first], [f[name] for f in second], higher_is_better=higher
         )
-        out[name] = {
-            "median": ratio.median,
-            "low": ratio.low,
-            "high": ratio.high,
-            "num_pairs": ratio.num_pairs,
-            "verdict": ratio.verdict,
-            "reference": reference_slug,
-        }
+        out[name] = {**ratio.to_dict(), "reference": reference_slug}
     return out
 
 
@@ -196,14 +191,4 @@ def _throughput(results: Sequence[LoadResult], seconds: float) -> Sections:
         "num_output_tokens": num_output,
         "num_prompt_tokens": num_prompt,
         "measured_s": seconds,
-    }
-
-
-def _interval(samples: list[float]) -> Sections:
-    found = bootstrap_interval(samples)
-    return {
-        "estimate": found.estimate,
-        "low": found.low,
-        "high": found.high,
-        "count": found.count,
     }

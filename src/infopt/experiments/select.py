@@ -22,6 +22,7 @@ from infopt.experiments import capacity
 from infopt.experiments.arms import Arm
 from infopt.experiments.quantization import Judge
 from infopt.experiments.select_spec import BASELINES, COMPOSED, STATIC, UNOPTIMIZED, WITHOUT
+from infopt.experiments.slice_spec import merged
 from infopt.experiments.slices import Probe, run_slice
 from infopt.experiments.spec import SliceSpec
 from infopt.select.quality import SCHEDULING_OPTIONS
@@ -44,7 +45,7 @@ def run(
 def capacity_arms(spec: SliceSpec, chosen: Iterable[Mapping[str, Any]]) -> SliceSpec:
     """Return the slice that searches the highest rates of the composition and the baselines."""
     winners = {name: entry["engine"] for name, entry in _deciding(chosen).items()}
-    return capacity.capacity_spec(spec, _merge(winners))
+    return capacity.capacity_spec(spec, merged(*winners.values()))
 
 
 def finalists(
@@ -65,10 +66,10 @@ def finalists(
     slices = _deciding(chosen)
     winners = {name: entry["engine"] for name, entry in slices.items()}
     references = {name: entry["reference_engine"] for name, entry in slices.items()}
-    candidates = {COMPOSED: _merge(winners), UNOPTIMIZED: _merge(references)}
+    candidates = {COMPOSED: merged(*winners.values()), UNOPTIMIZED: merged(*references.values())}
     for name in slices if ablations is None else ablations:
         if name in slices and winners[name] != references[name]:
-            candidates[f"{WITHOUT}{name}"] = _merge({**winners, name: references[name]})
+            candidates[f"{WITHOUT}{name}"] = merged(*{**winners, name: references[name]}.values())
     judged = [*candidates]
     if not spec.quality_tier and not compresses_cache(candidates[COMPOSED]):
         judged = unjudged(candidates, winners, references)
@@ -101,7 +102,7 @@ def unjudged(
         references: The same of its reference.
     """
     steps = [{**references, **dict(list(winners.items())[:n])} for n in range(len(winners) + 1)]
-    known = {_numerics(_merge(step)) for step in steps}
+    known = {_numerics(merged(*step.values())) for step in steps}
     return [slug for slug, options in candidates.items() if _numerics(options) not in known]
 
 
@@ -167,13 +168,6 @@ def _deciding(chosen: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any
         for name, entry in stage["slices"].items()
         if entry.get("decides", True)
     }
-
-
-def _merge(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
-    for part in options.values():
-        merged |= part
-    return merged
 
 
 def _numerics(options: Mapping[str, Any]) -> str:

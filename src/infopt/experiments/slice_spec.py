@@ -144,7 +144,7 @@ class SliceSpec:
 
     def inherit(self, options: Mapping[str, Any]) -> SliceSpec:
         """Return a copy whose candidates start from what an earlier stage chose."""
-        return dataclasses.replace(self, base={**self.base, **options})
+        return dataclasses.replace(self, base=merged(self.base, options))
 
     def describe(self) -> dict[str, str]:
         """Return the settings in words, for captions."""

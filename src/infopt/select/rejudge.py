@@ -50,7 +50,8 @@ def judge_again(record: RunRecord, slo: SLO, name: str = "custom") -> RunRecord:
     requests = [request for run in runs for request in run.requests]
     report = evaluate_slo(slo, requests, sum(run.duration_s for run in runs))
     pairs = _paired(record, runs, slo)
-    return _with_goodput(record, {**head, **report.to_dict()}, _interval(runs, slo), pairs)
+    interval = bootstrap_interval(_goodputs(runs, slo)).to_dict()
+    return _with_goodput(record, {**head, **report.to_dict()}, interval, pairs)
 
 
 def _is_judged_by(section: Section, slo: SLO) -> bool:
@@ -74,16 +75,6 @@ def _with_goodput(
     )
 
 
-def _interval(runs: Sequence[RequestRun], slo: SLO) -> dict[str, Any]:
-    found = bootstrap_interval(_goodputs(runs, slo))
-    return {
-        "estimate": found.estimate,
-        "low": found.low,
-        "high": found.high,
-        "count": found.count,
-    }
-
-
 def _paired(record: RunRecord, runs: Sequence[RequestRun], slo: SLO) -> dict[str, Any] | None:
     """Return the paired ratio, where each run of every pair has some goodput."""
     partners = runs_of_samples(record.samples, PARTNER)
@@ -94,14 +85,7 @@ def _paired(record: RunRecord, runs: Sequence[RequestRun], slo: SLO) -> dict[str
     if len(first) != len(second) or not all(value > 0 for value in (*first, *second)):
         return None
     ratio = paired_ratio(first, second, higher_is_better=True)
-    return {
-        "median": ratio.median,
-        "low": ratio.low,
-        "high": ratio.high,
-        "num_pairs": ratio.num_pairs,
-        "verdict": ratio.verdict,
-        "reference": known["reference"],
-    }
+    return {**ratio.to_dict(), "reference": known["reference"]}
 
 
 def _goodputs(runs: Sequence[RequestRun], slo: SLO) -> list[float]:

@@ -215,12 +215,7 @@ def cold_start_sections(starts: Sequence[ColdStart], constants: EnergyConstants)
         "energy": reading_section(energy, num_tokens, len(counted)),
         "samples": {START_S: seconds, "ready_s": [start.ready_s for start in counted]},
         "intervals": {
-            f"extra.{START_S}": {
-                "estimate": found.estimate,
-                "low": found.low,
-                "high": found.high,
-                "count": found.count,
-            }
+            f"extra.{START_S}": found.to_dict(),
         },
         "extra": extra,
     }
@@ -280,11 +275,4 @@ def _ratio(
         [start.seconds for start in candidate],
         higher_is_better=False,
     )
-    return {
-        "median": found.median,
-        "low": found.low,
-        "high": found.high,
-        "num_pairs": found.num_pairs,
-        "verdict": found.verdict,
-        "reference": run.spec.record_slug(run.spec.reference),
-    }
+    return {**found.to_dict(), "reference": run.spec.record_slug(run.spec.reference)}
